@@ -1,0 +1,42 @@
+# The two commands are `make train` and `make test`; both set up what they need.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+GIN ?= gin/runs/fashion.gin
+MODEL_DIR ?= runs/$(basename $(notdir $(GIN)))
+PYTHON ?= $(shell for p in python3.11 python3.10 python3.9 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' \
+	2>/dev/null && echo $$p && break; done)
+
+.PHONY: train smoke test soak lint lock clean
+.DEFAULT_GOAL := train
+
+train: $(VENV)/installed
+	@$(PY) -m tools.train --gin_file=$(GIN) --model_dir=$(MODEL_DIR) $(FLAGS)
+
+smoke:
+	@$(MAKE) --no-print-directory train GIN=gin/runs/smoke.gin
+
+test: lint
+	@$(PY) -m pytest -q -m "not soak" tests
+
+soak: $(VENV)/installed
+	@$(PY) -m pytest -q tests
+
+lint: $(VENV)/installed
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy paragan_tf tools
+
+# The stamp is a copy of the lock, so an edited lock makes the folder stale.
+$(VENV)/installed: requirements.lock
+	@tools/set_up.sh "$(PYTHON)" $(VENV) requirements.lock
+
+lock: $(VENV)/installed
+	@$(PY) -m pip install --quiet uv
+	@$(PY) -m uv pip compile --quiet --universal --python-version 3.9 \
+		--extra dev --custom-compile-command "make lock" \
+		setup.py --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV)

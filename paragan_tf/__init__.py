@@ -1,0 +1,1 @@
+"""paragan_tf trains generative adversarial networks in parallel."""

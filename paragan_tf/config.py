@@ -1,0 +1,69 @@
+"""Gin configs: reading them, saving them, and telling two apart."""
+
+import pathlib
+import re
+from typing import Dict, List, Sequence, Tuple
+
+import gin
+
+# A binding starts at the left margin; what is indented goes on with it.
+_BINDING = re.compile(r"^([\w/.]+) = (.*?)(?=^\S|\Z)", re.M | re.S)
+
+
+def load(files: Sequence[str], bindings: Sequence[str]) -> None:
+  """Reads config files, then single bindings over them.
+
+  A file, or one it includes, is looked for where the program runs, then beside
+  the package.
+  """
+  gin.clear_config()
+  root = pathlib.Path(__file__).resolve().parent.parent
+  gin.add_config_file_search_path(str(root))
+  for file in files:
+    if not pathlib.Path(file).is_file() and not (root / file).is_file():
+      raise ValueError(f"Config file '{file}' is not there: check the path.")
+  try:
+    gin.parse_config_files_and_bindings(files, bindings)
+  except (SyntaxError, OSError, ImportError, AttributeError) as e:
+    raise ValueError(f"The config cannot be read: {_one_line(e)}") from e
+  except (ValueError, TypeError, RuntimeError) as e:
+    raise ValueError(f"The config is wrong: {_one_line(e)}") from e
+
+
+def operative() -> str:
+  """Returns the values in use by all that was called so far."""
+  return gin.operative_config_str()
+
+
+def differences(
+  old: str, new: str, ignored: Sequence[str] = ()
+) -> List[Tuple[str, str, str]]:
+  """Returns `(name, old value, new value)` wherever two configs differ.
+
+  Args:
+    old: A config as `operative` returned it.
+    new: Another one.
+    ignored: Prefixes of names that may differ.
+  """
+  before, after = _bindings(old), _bindings(new)
+  rows = []
+  for name in sorted(before.keys() | after.keys()):
+    values = before.get(name, "(not set)"), after.get(name, "(not set)")
+    if values[0] != values[1] and not name.startswith(tuple(ignored)):
+      rows.append((name, *values))
+  return rows
+
+
+def _bindings(text: str) -> Dict[str, str]:
+  return {
+    match[1]: " ".join(match[2].replace("\\\n", " ").split())
+    for match in _BINDING.finditer(_without_comments(text))
+  }
+
+
+def _without_comments(text: str) -> str:
+  return "\n".join(x for x in text.splitlines() if not x.startswith("#")) + "\n"
+
+
+def _one_line(error: Exception) -> str:
+  return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""The data room: bytes -> one replica's `Batch`."""

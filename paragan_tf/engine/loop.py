@@ -1,0 +1,120 @@
+"""The loop: one call of the host runs many steps on the device.
+
+while steps remain:                          # outer loop, Python
+logs = inner(num_cycles)                   # inner loop, TensorFlow
+for each cycle:                          #   tf.while_loop
+for phase in range(cycle):             #   Python, unrolled once
+strategy.run(step, next(iterator), phase)
+for action in actions: action(step, logs)  # plain callables
+"""
+
+import time
+from typing import Callable, Dict, Iterable, Iterator, Sequence
+
+import tensorflow as tf
+
+from paragan_tf.engine.step import Step
+
+Logs = Dict[str, float]
+# Called after an inner loop with the steps done so far and its logs.
+Action = Callable[[int, Logs], None]
+
+
+class InnerLoop:
+  """Runs whole cycles of steps in one `tf.function`."""
+
+  def __init__(
+    self,
+    strategy: tf.distribute.Strategy,
+    step: Step,
+    iterator: Iterator,
+    images_per_step: int,
+  ):
+    self._strategy = strategy
+    self._step = step
+    self._iterator = iterator
+    self._images_per_step = images_per_step
+    self._run = tf.function(self._cycles)
+
+  def __call__(self, num_steps: int) -> Logs:
+    """Trains for `num_steps`, whole cycles, and returns the mean of the logs.
+
+    With them come `images_per_second` and `input_wait`, the share of the time
+    that the step waited for its batch.
+    """
+    started = time.perf_counter()
+    num_cycles = tf.constant(num_steps // self._step.cycle)
+    sums, wait = self._run(self._iterator, num_cycles)
+    means = sums.numpy() / num_steps
+    seconds = time.perf_counter() - started
+    logs = dict(zip(self._step.log_names, (float(mean) for mean in means)))
+    logs["images_per_second"] = num_steps * self._images_per_step / seconds
+    logs["input_wait"] = float(wait) / seconds
+    return logs
+
+  def _cycles(self, iterator, num_cycles: tf.Tensor):
+    sums = tf.zeros([len(self._step.log_names)])
+    wait = tf.zeros([], tf.float64)
+    for _ in tf.range(num_cycles):
+      for phase in range(self._step.cycle):
+        asked = tf.timestamp()
+        with tf.control_dependencies([asked]):
+          element = next(iterator)
+        with tf.control_dependencies(tf.nest.flatten(self._local(element))):
+          wait += tf.timestamp() - asked
+        sums += self._run_step(element, phase)
+    return sums, wait
+
+  def _run_step(self, element, phase: int) -> tf.Tensor:
+    """Returns the local replicas' mean of the logs, in order of their names."""
+
+    def replica(element):
+      labels = element[1] if len(element) > 1 else None
+      logs = self._step(element[0], labels, phase)
+      return tf.stack(
+        [tf.cast(logs[n], tf.float32) for n in self._step.log_names]
+      )
+
+    logs = self._local(self._strategy.run(replica, args=(element,)))
+    return tf.reduce_mean(tf.stack(logs), 0)
+
+  def _local(self, value):
+    return self._strategy.experimental_local_results(value)
+
+
+def train(
+  inner: Callable[[int], Logs],
+  start_step: int,
+  num_steps: int,
+  stops: Iterable[int],
+  actions: Sequence[Action],
+  should_stop: Callable[[], bool] = lambda: False,
+) -> int:
+  """Runs inner loops from `start_step` to `num_steps`; returns where it ended.
+
+  Args:
+    inner: Trains for a number of steps.
+    start_step: Steps done before.
+    num_steps: Steps to have done at the end.
+    stops: Intervals; the inner loop returns to Python at every multiple.
+    actions: Called after each inner loop, in order.
+    should_stop: Asked after the actions; `True` ends the loop early.
+  """
+  step = start_step
+  while step < num_steps and not should_stop():
+    until = min([num_steps, *(step + s - step % s for s in stops)])
+    logs = inner(until - step)
+    step = until
+    for action in actions:
+      action(step, logs)
+  return step
+
+
+def every(interval: int, action: Action) -> Action:
+  """Returns an action that acts on multiples of `interval` only."""
+
+  def at_multiples(step: int, logs: Logs):
+    if step % interval == 0:
+      action(step, logs)
+
+  return at_multiples

@@ -1,0 +1,1 @@
+"""The game room: `Scores` -> an update, on one replica."""

@@ -1,0 +1,36 @@
+"""An exponential moving average of G's weights, for sampling."""
+
+import gin
+import tensorflow as tf
+
+
+@gin.register
+class Ema(tf.Module):
+  """Lets a twin of G follow it: `twin <- decay * twin + (1 - decay) * g`.
+
+  Until `start_step` the twin is a copy. Batch-norm statistics follow too.
+  """
+
+  def __init__(
+    self,
+    g: tf.Module,
+    twin: tf.Module,
+    decay: float = 0.999,
+    start_step: int = 1000,
+    name: str = "ema",
+  ):
+    super().__init__(name=name)
+    if not 0.0 <= decay < 1.0:
+      raise ValueError(f"`decay` must be in [0, 1), got {decay}.")
+    if start_step < 0:
+      raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
+    self.decay = decay
+    self.start_step = start_step
+    self.twin = twin
+    self._pairs = list(zip(twin.variables, g.variables))
+
+  def update(self, step: tf.Tensor):
+    """Follows G; `step` counts from 0. Replica context."""
+    rate = tf.where(step < self.start_step, 1.0, 1.0 - self.decay)
+    for shadow, variable in self._pairs:
+      shadow.assign_add(rate * (variable - shadow))

@@ -1,0 +1,463 @@
+"""Optimizers: one replica's gradients become one replica's update.
+
+    optimizer.init(weights)           # Once: makes the slots and the count `t`.
+    optimizer.apply(grads, weights)   # Every update, in replica context.
+    optimizer.rate()                  # The next update's rate, for the log.
+
+An optimizer never communicates: replicas agree before or after `apply`, by an
+exchange. Each one is a pure function of one weight's tensors,
+
+    u, *slots = adam_update(g, *slots, t, alpha, ...)    # then w <- w - u
+
+in the letters of its paper, and a module that holds the slots. Functions of
+`t` are scalars in float64, because `1 - beta2**t` loses digits in float32;
+tensors keep the dtype of their weight.
+"""
+
+import math
+import numbers
+from typing import Callable, Dict, List, Sequence, Tuple, Union
+
+import gin
+import tensorflow as tf
+
+# A rate, or a function from the count of updates done to the next one's rate.
+LearningRate = Union[float, Callable[[tf.Tensor], tf.Tensor]]
+Tensors = Tuple[tf.Tensor, ...]
+
+
+class Optimizer(tf.Module):
+  """Holds the slots and the count; a subclass says how one weight moves.
+
+  Attributes:
+    slot_names: What is kept for each weight, in the order `_update` takes it.
+    slots: Slot name -> one variable a weight, zero at first.
+    t: Count of updates done, int64.
+  """
+
+  slot_names: Tuple[str, ...] = ()
+
+  def __init__(self, learning_rate: LearningRate, name: str):
+    super().__init__(name=name)
+    if not callable(learning_rate):
+      learning_rate = _positive("learning_rate", learning_rate)
+    self.learning_rate = learning_rate
+    self.slots: Dict[str, List[tf.Variable]] = {}
+    self.t: tf.Variable = None
+    self._num_weights = 0
+
+  def init(self, weights: Sequence[tf.Variable]) -> None:
+    """Makes the state that `weights` need; eager, under a strategy's scope."""
+    if self.t is not None:
+      raise ValueError(
+        f"`init` of `{self.name}` must be called once, got a second call; make "
+        "one optimizer for each player."
+      )
+    self._num_weights = len(weights)
+    self.t = tf.Variable(
+      tf.zeros([], tf.int64), trainable=False, name=f"{self.name}/t"
+    )
+    self.slots = {
+      slot: [self._make_slot(slot, w) for w in weights]
+      for slot in self.slot_names
+    }
+
+  def rate(self) -> tf.Tensor:
+    """Returns the learning rate of the next update, a float64 scalar."""
+    alpha = self.learning_rate
+    if callable(alpha):
+      alpha = alpha(tf.convert_to_tensor(self.t))
+    # The hint keeps a Python float from passing through float32.
+    alpha = tf.convert_to_tensor(alpha, dtype_hint=tf.float64)
+    return tf.cast(alpha, tf.float64)
+
+  def apply(
+    self, grads: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
+  ) -> None:
+    """Moves `weights`, in the order of `init`; replica context."""
+    self._check(grads, weights)
+    alpha = self.rate()
+    t = self.t + 1
+    self.t.assign(t)
+    t = tf.cast(t, tf.float64)
+    for i, (g, w) in enumerate(zip(grads, weights)):
+      slots = [self.slots[name][i] for name in self.slot_names]
+      u, *values = self._update(tf.convert_to_tensor(g), w, slots, t, alpha)
+      w.assign_sub(u)
+      for slot, value in zip(slots, values):
+        slot.assign(value)
+
+  def _update(self, g, w, slots, t, alpha) -> Tensors:
+    """Returns what to subtract from `w`, then the new value of each slot."""
+    raise NotImplementedError
+
+  def _make_slot(self, slot: str, w: tf.Variable) -> tf.Variable:
+    name = f"{self.name}/{w.name.split(':')[0]}/{slot}"
+    return tf.Variable(tf.zeros(w.shape, w.dtype), trainable=False, name=name)
+
+  def _check(self, grads, weights) -> None:
+    if self.t is None:
+      raise ValueError(f"`init` of `{self.name}` must come before `apply`.")
+    if not len(grads) == len(weights) == self._num_weights:
+      raise ValueError(
+        f"`grads` and `weights` must be as many as `init` saw, "
+        f"{self._num_weights}, got {len(grads)} and {len(weights)}."
+      )
+    for g, w in zip(grads, weights):
+      if g is None:
+        raise ValueError(
+          f"`grads` must have a gradient for every weight, got None for "
+          f"`{w.name}`; let the loss depend on it, or leave it out of "
+          "`weights` in both `init` and `apply`."
+        )
+
+
+def sgd_update(g, alpha) -> Tensors:
+  """Goes straight downhill."""
+  return (tf.cast(alpha, g.dtype) * g,)
+
+
+@gin.register
+class SGD(Optimizer):
+  """Stochastic gradient descent."""
+
+  def __init__(self, learning_rate: LearningRate = 1e-2, name: str = "sgd"):
+    super().__init__(learning_rate, name)
+
+  def _update(self, g, w, slots, t, alpha):
+    return sgd_update(g, alpha)
+
+
+def momentum_update(g, v, alpha, mu, nesterov) -> Tensors:
+  """Sutskever et al., ICML 2013, eqs. 1-4, with the sign of `v` turned.
+
+  With `nesterov` the weight is the point ahead, theta + mu v, where the paper
+  takes its gradient; a step of that point is -mu v - alpha g.
+  """
+  step = tf.cast(alpha, g.dtype) * g
+  v = mu * v + step
+  return (mu * v + step if nesterov else v), v
+
+
+@gin.register
+class Momentum(Optimizer):
+  """Gradient descent with classical or Nesterov's momentum."""
+
+  slot_names = ("v",)
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 1e-2,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    name: str = "momentum",
+  ):
+    super().__init__(learning_rate, name)
+    self.momentum = _fraction("momentum", momentum)
+    self.nesterov = nesterov
+
+  def _update(self, g, w, slots, t, alpha):
+    return momentum_update(g, *slots, alpha, self.momentum, self.nesterov)
+
+
+def rmsprop_update(g, v, alpha, rho, epsilon) -> Tensors:
+  """Tieleman & Hinton, 2012, lecture 6.5.
+
+  The lecture has no epsilon; ours is outside the root, as in Adam.
+  """
+  v = rho * v + (1 - rho) * tf.square(g)
+  return tf.cast(alpha, g.dtype) * g / (tf.sqrt(v) + epsilon), v
+
+
+@gin.register
+class RMSProp(Optimizer):
+  """Divides by a running root mean square of the gradient."""
+
+  slot_names = ("v",)
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 5e-5,
+    decay: float = 0.9,
+    epsilon: float = 1e-8,
+    name: str = "rmsprop",
+  ):
+    super().__init__(learning_rate, name)
+    self.decay = _fraction("decay", decay)
+    self.epsilon = _positive("epsilon", epsilon)
+
+  def _update(self, g, w, slots, t, alpha):
+    return rmsprop_update(g, *slots, alpha, self.decay, self.epsilon)
+
+
+def adam_update(g, m, v, t, alpha, beta1, beta2, epsilon) -> Tensors:
+  """Kingma & Ba, arXiv 1412.6980, Algorithm 1."""
+  m = beta1 * m + (1 - beta1) * g
+  v = beta2 * v + (1 - beta2) * tf.square(g)
+  return _corrected(m, v, t, alpha, beta1, beta2, epsilon), m, v
+
+
+def _corrected(m, v, t, alpha, beta1, beta2, epsilon) -> tf.Tensor:
+  """Returns alpha m_hat / (sqrt(v_hat) + epsilon), the hats in the scalars."""
+  c = tf.sqrt(1 - beta2**t)
+  alpha = tf.cast(alpha * c / (1 - beta1**t), m.dtype)
+  return alpha * m / (tf.sqrt(v) + tf.cast(epsilon * c, m.dtype))
+
+
+@gin.register
+class Adam(Optimizer):
+  """Adam; without momentum by default, as GANs like it."""
+
+  slot_names = ("m", "v")
+  update_fn: Callable[..., Tensors] = staticmethod(adam_update)
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 2e-4,
+    beta1: float = 0.0,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    name: str = "adam",
+  ):
+    super().__init__(learning_rate, name)
+    self.beta1 = _fraction("beta1", beta1)
+    self.beta2 = _fraction("beta2", beta2)
+    self.epsilon = _positive("epsilon", epsilon)
+
+  def _update(self, g, w, slots, t, alpha):
+    return self.update_fn(
+      g, *slots, t, alpha, self.beta1, self.beta2, self.epsilon
+    )
+
+
+def adabelief_update(g, m, s, t, alpha, beta1, beta2, epsilon) -> Tensors:
+  """Zhuang et al., arXiv 2010.07468, Algorithm 2; `s` gathers epsilon."""
+  m = beta1 * m + (1 - beta1) * g
+  s = beta2 * s + ((1 - beta2) * tf.math.squared_difference(g, m) + epsilon)
+  return _corrected(m, s, t, alpha, beta1, beta2, epsilon), m, s
+
+
+@gin.register
+class AdaBelief(Adam):
+  """Adam that divides by how far a gradient is from what was expected.
+
+  `beta1` must be above 0: without momentum every gradient is as expected, `s`
+  holds nothing but epsilon, and what is left is gradient descent.
+  """
+
+  slot_names = ("m", "s")
+  update_fn = staticmethod(adabelief_update)
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 2e-4,
+    beta1: float = 0.5,
+    beta2: float = 0.999,
+    epsilon: float = 1e-12,
+    name: str = "adabelief",
+  ):
+    super().__init__(learning_rate, beta1, beta2, epsilon, name)
+    _positive("beta1", beta1)
+
+
+def radam_update(g, m, v, t, alpha, beta1, beta2, epsilon) -> Tensors:
+  """Liu et al., arXiv 1908.03265, Algorithm 2, with Adam's epsilon added.
+
+  `v` decays by beta2; the 1 / beta2 of the printed line is a known misprint.
+  """
+  m = beta1 * m + (1 - beta1) * g
+  v = beta2 * v + (1 - beta2) * tf.square(g)
+  rho_inf = 2 / (1 - beta2) - 1
+  rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+  tractable = rho > 4
+  rho = tf.maximum(rho, 4)  # Keeps the root real where it is not used.
+  r = tf.sqrt(
+    (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
+  )
+  adaptive = _corrected(m, v, t, alpha * r, beta1, beta2, epsilon)
+  plain = tf.cast(alpha / (1 - beta1**t), g.dtype) * m
+  return tf.where(tractable, adaptive, plain), m, v
+
+
+@gin.register
+class RAdam(Adam):
+  """Adam that waits with dividing until the variance can be trusted."""
+
+  update_fn = staticmethod(radam_update)
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 2e-4,
+    beta1: float = 0.0,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    name: str = "radam",
+  ):
+    super().__init__(learning_rate, beta1, beta2, epsilon, name)
+
+
+def lars_update(g, w, v, gamma, mu, beta, eta) -> Tensors:
+  """You et al., arXiv 1708.03888, Algorithm 1 with eq. 6 for lambda."""
+  w_norm, g_norm = _norm(w), _norm(g)
+  lambda_ = _trust(eta * w_norm, g_norm + beta * w_norm, g_norm)
+  v = mu * v + tf.cast(gamma, g.dtype) * lambda_ * (g + beta * w)
+  return v, v
+
+
+def _norm(x):
+  # Half the time of `tf.norm` on a CPU, which keeps the squares.
+  return tf.sqrt(2 * tf.nn.l2_loss(x))
+
+
+def _trust(a, b, c):
+  """Returns the ratio a / b, or 1 if `a` or `c` is 0."""
+  return tf.where((a > 0) & (c > 0), tf.math.divide_no_nan(a, b), 1)
+
+
+@gin.register
+class LARS(Optimizer):
+  """Momentum whose rate is scaled in each layer to the size of its weight.
+
+  Weights of rank 0 and 1 (biases, gains) take plain momentum: no scaling and
+  no decay [ours].
+  """
+
+  slot_names = ("v",)
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 1.0,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    trust: float = 1e-3,
+    name: str = "lars",
+  ):
+    super().__init__(learning_rate, name)
+    self.momentum = _fraction("momentum", momentum)
+    self.weight_decay = _not_negative("weight_decay", weight_decay)
+    self.trust = _positive("trust", trust)
+
+  def _update(self, g, w, slots, t, alpha):
+    if w.shape.rank <= 1:
+      return momentum_update(g, *slots, alpha, self.momentum, nesterov=False)
+    return lars_update(
+      g, w, *slots, alpha, self.momentum, self.weight_decay, self.trust
+    )
+
+
+def lamb_update(g, x, m, v, t, eta, beta1, beta2, epsilon, lambda_) -> Tensors:
+  """You et al., arXiv 1904.00962, Algorithm 2; phi is the identity."""
+  r, m, v = adam_update(g, m, v, t, 1.0, beta1, beta2, epsilon)
+  r += lambda_ * x
+  r_norm = _norm(r)
+  ratio = _trust(_norm(x), r_norm, r_norm)
+  return tf.cast(eta, g.dtype) * ratio * r, m, v
+
+
+@gin.register
+class LAMB(Adam):
+  """Adam whose step is scaled in each layer to the size of its weight."""
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 2e-4,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-6,
+    weight_decay: float = 0.01,
+    name: str = "lamb",
+  ):
+    super().__init__(learning_rate, beta1, beta2, epsilon, name)
+    self.weight_decay = _not_negative("weight_decay", weight_decay)
+
+  def _update(self, g, w, slots, t, alpha):
+    """See the base class."""
+    betas = self.beta1, self.beta2
+    return lamb_update(
+      g, w, *slots, t, alpha, *betas, self.epsilon, self.weight_decay
+    )
+
+
+def lookahead_update(theta, phi, alpha) -> tf.Tensor:
+  """Zhang et al., arXiv 1907.08610, Algorithm 1: where both weights meet."""
+  return phi + alpha * (theta - phi)
+
+
+@gin.register
+class Lookahead(Optimizer):
+  """Lets `inner` run ahead, and every `sync_period` updates goes part way.
+
+  The inner optimizer keeps its slots at a synchronization. The slow weights
+  `phi` start as the weights are when the first update comes, not at `init`, so
+  weights that were restored in between count.
+
+  Args:
+    inner: Makes the fast optimizer from a `name`; any class of this file.
+    sync_period: Fast updates for one slow update, k of the paper.
+    slow_rate: How far the slow weights go, alpha of the paper.
+  """
+
+  slot_names = ("phi",)
+
+  def __init__(
+    self,
+    inner: Callable[..., Optimizer],
+    sync_period: int = 5,
+    slow_rate: float = 0.5,
+    name: str = "lookahead",
+  ):
+    fast = inner(name=f"{name}_inner")
+    super().__init__(fast.learning_rate, name)
+    self.inner = fast
+    self.sync_period = sync_period
+    self.slow_rate = slow_rate
+    if not (isinstance(sync_period, int) and sync_period >= 1):
+      raise ValueError(
+        f"`sync_period` must be an integer of at least 1, got {sync_period!r}."
+      )
+    if not 0 < slow_rate <= 1:
+      raise ValueError(f"`slow_rate` must be in (0, 1], got {slow_rate!r}.")
+
+  def init(self, weights):
+    """Makes the slow weights, and the inner optimizer's state."""
+    super().init(weights)
+    self.inner.init(weights)
+
+  def apply(self, grads, weights):
+    """Moves `weights` by the inner optimizer, then maybe to the slow ones."""
+    self._check(grads, weights)
+    pairs = list(zip(self.slots["phi"], weights))
+
+    def start():
+      for phi, theta in pairs:
+        phi.assign(theta)
+
+    def sync():
+      for phi, theta in pairs:
+        phi.assign(lookahead_update(theta, phi, self.slow_rate))
+        theta.assign(phi)
+
+    # Branches, not `tf.where`: most updates then never touch a slow weight.
+    t = self.t + 1
+    self.t.assign(t)
+    tf.cond(t == 1, start, lambda: None)
+    self.inner.apply(grads, weights)
+    tf.cond(t % self.sync_period == 0, sync, lambda: None)
+
+
+def _checked(name, value, holds, rule) -> float:
+  if isinstance(value, numbers.Real) and holds(value):
+    return float(value)
+  raise ValueError(f"`{name}` must be {rule}, got {value!r}.")
+
+
+def _positive(name, value) -> float:
+  return _checked(name, value, lambda x: 0 < x < math.inf, "positive")
+
+
+def _not_negative(name, value) -> float:
+  return _checked(name, value, lambda x: 0 <= x < math.inf, "at least 0")
+
+
+def _fraction(name, value) -> float:
+  return _checked(name, value, lambda x: 0 <= x < 1, "in [0, 1)")

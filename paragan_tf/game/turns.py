@@ -1,0 +1,63 @@
+"""One player's gradient, on one replica.
+
+    fake   = g(z, labels)
+    scores = d(images), d(fake)
+    loss   = loss_fn(scores).d or .g
+    grads  = d loss / d the player's own weights
+
+Each player receives the gradient of its own loss only; the opponent is watched
+and left as it is.
+"""
+
+from typing import List, NamedTuple
+
+import tensorflow as tf
+
+from paragan_tf.game.losses import LossFn
+from paragan_tf.types import Batch, Mode, Net, Scores
+
+
+class Move(NamedTuple):
+  """What a player would do: its loss and gradients, before any exchange."""
+
+  loss: tf.Tensor
+  grads: List[tf.Tensor]
+
+
+def d_move(g: Net, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
+  """Returns D's move against G as it stands."""
+  fake = tf.stop_gradient(g(batch.z, batch.labels, Mode.WATCH))
+  weights = d.trainable_variables
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(weights)
+    loss = loss_fn(_scores(d, batch, fake)).d
+  return Move(loss, tape.gradient(loss, weights))
+
+
+def g_move(g: Net, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
+  """Returns G's move against D as it stands."""
+  weights = g.trainable_variables
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(weights)
+    fake = g(batch.z, batch.labels, Mode.TURN)
+    scores = Scores(
+      # Left out of the graph by TensorFlow where the loss does not ask for it.
+      real=d(batch.images, batch.labels, Mode.WATCH),
+      fake=d(fake, batch.labels, Mode.WATCH),
+    )
+    loss = loss_fn(scores).g
+  return Move(loss, tape.gradient(loss, weights))
+
+
+def _scores(d: Net, batch: Batch, fake: tf.Tensor) -> Scores:
+  """Scores real and fake in one pass, or in two if D has batch statistics."""
+  if getattr(d, "uses_batch_statistics", False):
+    return Scores(
+      real=d(batch.images, batch.labels, Mode.TURN),
+      fake=d(fake, batch.labels, Mode.WATCH),
+    )
+  images = tf.concat([batch.images, fake], 0)
+  labels = batch.labels
+  if labels is not None:
+    labels = tf.concat([labels, labels], 0)
+  return Scores(*tf.split(d(images, labels, Mode.TURN), 2))

@@ -1,0 +1,1 @@
+"""The nets room: `Batch` -> `Scores`."""

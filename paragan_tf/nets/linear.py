@@ -1,0 +1,65 @@
+"""A linear pair, for tests: small, exact, without state."""
+
+from typing import Optional
+
+import gin
+import tensorflow as tf
+
+from paragan_tf.nets import layers
+from paragan_tf.types import ImageSpec, Mode
+
+
+@gin.register
+class Generator(tf.Module):
+  """One matrix from latent (and class) to image, then tanh."""
+
+  def __init__(
+    self, spec: ImageSpec, seed: int, z_dim: int = 4, name: str = "g"
+  ):
+    super().__init__(name=name)
+    self.spec = spec
+    self.z_dim = z_dim
+    pixels = spec.resolution**2 * spec.channels
+    init = layers.normal_init(0.1, seed)
+    with self.name_scope:
+      self.linear = layers.Linear(z_dim + spec.num_classes, pixels, init)
+
+  def __call__(
+    self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> tf.Tensor:
+    """Maps `[b, z_dim]` to images in [-1, 1]."""
+    if self.spec.num_classes:
+      one_hot = tf.one_hot(labels, self.spec.num_classes, dtype=z.dtype)
+      z = tf.concat([z, one_hot], 1)
+    size = self.spec.resolution
+    images = tf.tanh(self.linear(z, mode))
+    return tf.reshape(images, [-1, size, size, self.spec.channels])
+
+
+@gin.register
+class Discriminator(tf.Module):
+  """One vector from image (and class) to logit."""
+
+  def __init__(
+    self,
+    spec: ImageSpec,
+    seed: int,
+    spectral: bool = False,
+    name: str = "d",
+  ):
+    super().__init__(name=name)
+    self.spec = spec
+    pixels = spec.resolution**2 * spec.channels
+    init = layers.normal_init(0.1, seed)
+    with self.name_scope:
+      self.linear = layers.Linear(pixels + spec.num_classes, 1, init, spectral)
+
+  def __call__(
+    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> tf.Tensor:
+    """Maps images to logits `[b]`."""
+    x = tf.reshape(images, [-1, images.shape[1:].num_elements()])
+    if self.spec.num_classes:
+      one_hot = tf.one_hot(labels, self.spec.num_classes, dtype=x.dtype)
+      x = tf.concat([x, one_hot], 1)
+    return self.linear(x, mode)[:, 0]

@@ -1,0 +1,1 @@
+"""The outputs room: what a run leaves behind."""

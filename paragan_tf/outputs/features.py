@@ -1,0 +1,106 @@
+"""What a classifier sees in an image: the ground that metrics stand on.
+
+    features, logits = extractor(images)   # images `[b, h, w, c]`, in [-1, 1]
+
+An extractor also says what it is (`name`, `sha256` of its weights, `resizer`),
+because a metric value means nothing without it.
+"""
+
+import hashlib
+import importlib.resources
+from typing import Dict, NamedTuple, Protocol
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+
+class Features(NamedTuple):
+  """What an extractor says about a batch.
+
+  Attributes:
+    features: Activations before the last layer, shape `[b, d]`.
+    logits: Class scores, shape `[b, num_classes]`.
+  """
+
+  features: tf.Tensor
+  logits: tf.Tensor
+
+
+class Extractor(Protocol):
+  """A callable from images in [-1, 1], `[b, h, w, c]`, to `Features`."""
+
+  @property
+  def name(self) -> str:
+    """What a metric's protocol calls it."""
+
+  @property
+  def sha256(self) -> str:
+    """The hash of its weights."""
+
+  @property
+  def resizer(self) -> str:
+    """How it brings images to the size it was trained on."""
+
+  def __call__(self, images: tf.Tensor) -> Features:
+    """Describes `images`."""
+
+
+def load_weights() -> Dict[str, np.ndarray]:
+  """Reads the shipped arrays: float16 weights and `metadata`, a JSON text."""
+  package = importlib.resources.files("paragan_tf.outputs")
+  with (package / "files" / "fashion_classifier.npz").open("rb") as f:
+    return dict(np.load(f))
+
+
+def to_grey(images: tf.Tensor, size: int) -> tf.Tensor:
+  """Averages the colors and resizes to `[b, size, size, 1]`."""
+  images = tf.reduce_mean(images, axis=-1, keepdims=True)
+  # Decided in the graph, so that one trace serves every image size.
+  grey = tf.cond(
+    tf.reduce_all(tf.shape(images)[1:3] >= size),
+    lambda: tf.image.resize(images, (size, size), "area"),
+    lambda: tf.image.resize(images, (size, size), "bilinear", antialias=True),
+  )
+  return tf.ensure_shape(grey, (None, size, size, 1))
+
+
+@gin.register
+class FashionClassifier(tf.Module):
+  """The classifier of Fashion-MNIST that ships with the package.
+
+  `tools/train_classifier.py` made its weights. They are constants here, not
+  variables: no checkpoint stores them and no optimizer finds them.
+  """
+
+  resolution = 32
+  resizer = "32, area (bilinear from below)"
+
+  def __init__(self, name: str = "fashion_classifier"):
+    super().__init__(name=name)
+    weights = load_weights()
+    weights.pop("metadata")
+    content = b"".join(weights[key].tobytes() for key in sorted(weights))
+    self.sha256 = hashlib.sha256(content).hexdigest()
+    self._weights = {k: w.astype(np.float32) for k, w in weights.items()}
+
+  @tf.function(input_signature=[tf.TensorSpec([None] * 4, tf.float32)])
+  def __call__(self, images: tf.Tensor) -> Features:
+    """Describes images in [-1, 1] of any size, `[b, h, w, c]`."""
+    x = to_grey(images, self.resolution)
+    x = tf.nn.relu(self._conv(x, "conv0", stride=2))
+    for layer in ("conv1", "conv2"):
+      x = tf.nn.max_pool2d(tf.nn.relu(self._conv(x, layer)), 2, 2, "VALID")
+    x = tf.reshape(x, (-1, np.prod(x.shape[1:])))
+    x = tf.nn.relu(self._dense(x, "features"))
+    return Features(features=x, logits=self._dense(x, "logits"))
+
+  def _conv(self, x: tf.Tensor, layer: str, stride: int = 1) -> tf.Tensor:
+    kernel = self._weights[f"{layer}_kernel"]
+    return tf.nn.conv2d(x, kernel, stride, "SAME") + self._bias(layer)
+
+  def _dense(self, x: tf.Tensor, layer: str) -> tf.Tensor:
+    return tf.matmul(x, self._weights[f"{layer}_kernel"]) + self._bias(layer)
+
+  def _bias(self, layer: str) -> np.ndarray:
+    return self._weights[f"{layer}_bias"]

@@ -1,0 +1,103 @@
+"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+
+import math
+import sys
+import time
+from typing import Optional, TextIO
+
+import tqdm
+
+_SECONDS_BETWEEN_LINES = 10.0
+_BAR = "{percentage:3.0f}%|{bar}| {desc}"
+
+
+class Progress:
+  """Shows step, speed, losses, input wait and time left.
+
+      progress = Progress(num_steps, start_step)
+      progress.update(step, ...)    # after each inner loop
+      progress.note("Saved.")       # a line of its own, above the bar
+      progress.close()
+
+  The time left counts from the first update on, so that the tracing before it
+  does not make the run look slow.
+  """
+
+  def __init__(
+    self, num_steps: int, start_step: int, stream: Optional[TextIO] = None
+  ):
+    self._num_steps = num_steps
+    self._stream = sys.stderr if stream is None else stream
+    self._origin = (start_step, time.monotonic())
+    self._first: Optional[tuple[int, float]] = None
+    self._last_line_at = -math.inf
+    self._pending = ""
+    self._bar = None
+    if self._stream.isatty():
+      self._bar = tqdm.tqdm(
+        total=num_steps,
+        initial=start_step,
+        desc=f"{start_step}/{num_steps}",
+        file=self._stream,
+        bar_format=_BAR,
+        dynamic_ncols=True,
+      )
+
+  def update(
+    self,
+    step: int,
+    images_per_second: float,
+    d_loss: float,
+    g_loss: float,
+    input_wait: float,
+  ) -> None:
+    """Shows the state after `step`; `input_wait` is a share of the time."""
+    # The least important comes last: a narrow terminal cuts it off.
+    parts = [
+      f"{step}/{self._num_steps}",
+      f"{self._time_left(step)} left",
+      f"{images_per_second:.0f} images/s",
+      f"d {d_loss:.3f} g {g_loss:.3f}",
+      f"input wait {input_wait:.0%}",
+    ]
+    if self._bar is not None:
+      self._bar.set_description_str(" ".join(parts), refresh=False)
+      self._bar.update(step - self._bar.n)
+      return
+    self._pending = ", ".join(parts)
+    now = time.monotonic()
+    is_last = step >= self._num_steps
+    if is_last or now - self._last_line_at >= _SECONDS_BETWEEN_LINES:
+      self._last_line_at = now
+      self._print_pending()
+
+  def note(self, text: str) -> None:
+    """Prints a line without breaking the bar."""
+    if self._bar is not None:
+      self._bar.write(text, file=self._stream)
+    else:
+      self._print(text)
+
+  def close(self) -> None:
+    """Leaves the last state on screen; more calls do nothing."""
+    if self._bar is not None:
+      self._bar.close()
+    self._print_pending()
+
+  def _print_pending(self) -> None:
+    if self._pending:
+      self._print(f"step {self._pending}")
+      self._pending = ""
+
+  def _print(self, text: str) -> None:
+    print(text, file=self._stream, flush=True)
+
+  def _time_left(self, step: int) -> str:
+    now = time.monotonic()
+    since_step, since = self._first or self._origin
+    if self._first is None:
+      self._first = (step, now)
+    if step <= since_step:
+      return "?"
+    seconds = (now - since) / (step - since_step) * (self._num_steps - step)
+    return tqdm.tqdm.format_interval(max(0, round(seconds)))

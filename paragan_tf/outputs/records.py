@@ -1,0 +1,220 @@
+"""The record of a run: metrics.jsonl, and the same numbers for TensorBoard.
+
+    records = Records(model_dir)
+    records.rewind(step)           # on resume: forget what came after `step`
+    records.write(step, {"d/loss": 0.7, "g/loss": 1.2})
+    records.metric(step, [{"name": "fid", "value": 9.1, "protocol": {...}}])
+    records.close()
+
+One process of a run writes; anyone may `read`, also while it is written.
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+import time
+from typing import Any, Mapping, Optional, Sequence, Union
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+_FILE = "metrics.jsonl"
+_RESERVED = ("step", "seconds", "metrics")
+_Event = tf.compat.v1.Event
+_Summary = tf.compat.v1.Summary
+
+
+def write_file(path: str, data: bytes) -> None:
+  """Writes a file whole or not at all; a reader never sees half of it."""
+  tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+  part = f"{path}.part{os.getpid()}"
+  try:
+    with tf.io.gfile.GFile(part, "wb") as f:
+      f.write(data)
+    tf.io.gfile.rename(part, path, overwrite=True)
+  except BaseException:
+    if tf.io.gfile.exists(part):
+      tf.io.gfile.remove(part)
+    raise
+
+
+def encode_png(pixels: np.ndarray) -> bytes:
+  """Encodes `[h, w, 1 or 3]` uint8 pixels as PNG."""
+  is_picture = pixels.ndim == 3 and pixels.shape[2] in (1, 3)
+  if pixels.dtype != np.uint8 or not is_picture:
+    raise ValueError(
+      "`pixels` must be uint8 of shape `[h, w, 1 or 3]`, got "
+      f"{pixels.dtype} of shape {list(pixels.shape)}."
+    )
+  png = io.BytesIO()
+  single = pixels.shape[2] == 1
+  Image.fromarray(pixels[..., 0] if single else pixels).save(png, "PNG")
+  return png.getvalue()
+
+
+def read(model_dir: str) -> list[dict[str, Any]]:
+  """Reads the lines of metrics.jsonl that are whole, oldest first."""
+  lines = (_parse(line) for line in _text(model_dir).split("\n"))
+  return [line for line in lines if line is not None]
+
+
+class Records:
+  """Writes the record of one run.
+
+  Every line of metrics.jsonl has `step` and `seconds`: the time the run has
+  taken since its first start, without the time between a stop and a resume.
+
+  TensorBoard's events are written as records of protos and not by
+  `tf.summary`, which drops them without a word inside a v1 graph (an
+  Estimator's hooks), and which starts the runtime, after which devices can no
+  longer be split.
+  """
+
+  def __init__(self, model_dir: str):
+    self._model_dir = model_dir
+    self._events: Optional[tf.io.TFRecordWriter] = None
+    self._keep(read(model_dir))
+
+  def rewind(self, step: int) -> None:
+    """Drops the lines of steps after `step`, and a half-written one."""
+    self._keep([x for x in read(self._model_dir) if _step(x) <= step])
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Writes scalars; not-finite ones are null in metrics.jsonl."""
+    scalars = {name: float(value) for name, value in values.items()}
+    for name in _RESERVED:
+      if name in scalars:
+        raise ValueError(f"`values` must not use the name {name!r}; rename it.")
+    self._append(step, scalars)
+    self._scalar_events(step, scalars)
+
+  def metric(self, step: int, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Writes metric values: dicts of name, value, floor and protocol.
+
+    TensorBoard gets one curve for each name and protocol, so that values of
+    different protocols never share a curve.
+    """
+    entries = [_plain(entry) for entry in entries]
+    for entry in entries:
+      if "name" not in entry or "value" not in entry:
+        raise ValueError(
+          f"`entries` must each have a name and a value, got {entry}."
+        )
+    self._append(step, {"metrics": entries})
+    values = {
+      f"metrics/{entry['name']}_{_digest(entry.get('protocol'))}": value
+      for entry in entries
+      if isinstance(value := entry["value"], (int, float))
+    }
+    self._scalar_events(step, values)
+
+  def image(self, step: int, name: str, pixels: np.ndarray) -> None:
+    """Shows `[h, w, 1 or 3]` uint8 pixels in TensorBoard."""
+    image = _Summary.Image(
+      height=pixels.shape[0],
+      width=pixels.shape[1],
+      colorspace=pixels.shape[2],
+      encoded_image_string=encode_png(pixels),
+    )
+    self._write_event(step, [_Summary.Value(tag=name, image=image)])
+
+  def close(self) -> None:
+    """Closes the event file; a later write opens another one."""
+    if self._events is not None:
+      self._events.close()
+      self._events = None
+
+  def _keep(self, lines: list[dict[str, Any]]) -> None:
+    """Makes `lines` the whole record and goes on from its clock."""
+    text = "".join(map(_line, lines))
+    if text != _text(self._model_dir):
+      write_file(os.path.join(self._model_dir, _FILE), text.encode())
+    self._seconds = max((_number(x.get("seconds")) for x in lines), default=0.0)
+    self._start = time.monotonic()
+
+  def _append(self, step: int, values: Mapping[str, Any]) -> None:
+    seconds = self._seconds + time.monotonic() - self._start
+    line = {"step": int(step), "seconds": round(seconds, 3), **values}
+    tf.io.gfile.makedirs(self._model_dir)
+    # Opened for each line: a bucket only stores what was closed.
+    path = os.path.join(self._model_dir, _FILE)
+    with tf.io.gfile.GFile(path, "a") as f:
+      f.write(_line(line))
+
+  def _scalar_events(self, step: int, scalars: Mapping[str, float]) -> None:
+    self._write_event(
+      step,
+      [_Summary.Value(tag=k, simple_value=v) for k, v in scalars.items()],
+    )
+
+  def _write_event(self, step: int, values: list[Any]) -> None:
+    if self._events is None:
+      self._events = _open_events(os.path.join(self._model_dir, "events"))
+    event = _Event(
+      wall_time=time.time(), step=int(step), summary=_Summary(value=values)
+    )
+    self._events.write(event.SerializeToString())
+    self._events.flush()
+
+
+def _open_events(folder: str) -> tf.io.TFRecordWriter:
+  """Starts an event file; names sort by time, as TensorBoard reads them."""
+  tf.io.gfile.makedirs(folder)
+  now = time.time()
+  name = f"events.out.tfevents.{now:017.6f}.{os.getpid()}"
+  writer = tf.io.TFRecordWriter(os.path.join(folder, name))
+  version = _Event(wall_time=now, file_version="brain.Event:2")
+  writer.write(version.SerializeToString())
+  return writer
+
+
+def _text(model_dir: str) -> str:
+  path = os.path.join(model_dir, _FILE)
+  if not tf.io.gfile.exists(path):
+    return ""
+  with tf.io.gfile.GFile(path, "rb") as f:
+    return f.read().decode(errors="replace")
+
+
+def _parse(line: str) -> Optional[dict[str, Any]]:
+  """Returns the line as a dict, or `None` for one that was torn."""
+  try:
+    value = json.loads(line)
+  except ValueError:
+    return None
+  return value if isinstance(value, dict) else None
+
+
+def _line(values: Mapping[str, Any]) -> str:
+  return json.dumps(_plain(values), allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+  """Turns a value into what JSON can hold, not-finite floats into null."""
+  if isinstance(value, (np.generic, np.ndarray, tf.Tensor)):
+    value = np.asarray(value).tolist()
+  if isinstance(value, Mapping):
+    return {str(k): _plain(v) for k, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(v) for v in value]
+  if isinstance(value, float):
+    return value if math.isfinite(value) else None
+  return value if isinstance(value, (int, str, type(None))) else str(value)
+
+
+def _number(value: Any) -> float:
+  return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _step(line: Mapping[str, Any]) -> Union[int, float]:
+  """Returns the line's step; what has none comes after every step."""
+  step = line.get("step")
+  return step if isinstance(step, int) else math.inf
+
+
+def _digest(protocol: Any) -> str:
+  text = json.dumps(protocol, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:6]

@@ -1,0 +1,76 @@
+"""Sample grids: what G draws, as one picture."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.outputs import records
+
+_GAP = 1  # Pixels between two images, before they are scaled up.
+_WHITE = 255
+_SIDE = 96  # Images of fewer pixels are hard to see on a screen.
+
+
+def grid(images: np.ndarray, columns: int) -> np.ndarray:
+  """Lays images out row by row, with a thin white gap between them.
+
+  Args:
+    images: `[n, h, w, 1 or 3]`, in [-1, 1]. What lies outside is clipped, and
+      NaN becomes gray.
+    columns: How many images a row has; the last row may have fewer.
+
+  Returns:
+    One picture, `[H, W, 1 or 3]`, uint8.
+  """
+  if images.ndim != 4 or images.shape[3] not in (1, 3) or not len(images):
+    raise ValueError(
+      "`images` must have shape `[n, h, w, 1 or 3]` with n at least 1, got "
+      f"{list(images.shape)}."
+    )
+  if columns < 1:
+    raise ValueError(f"`columns` must be at least 1, got {columns}.")
+  n, h, w, c = images.shape
+  columns = min(columns, n)
+  rows = -(-n // columns)
+  cells = np.full(
+    [rows * columns, h + _GAP, w + _GAP, c], _WHITE, dtype=np.uint8
+  )
+  cells[:n, :h, :w] = _pixels(images)
+  cells = cells.reshape([rows, columns, h + _GAP, w + _GAP, c])
+  picture = cells.transpose([0, 2, 1, 3, 4])
+  picture = picture.reshape([rows * (h + _GAP), columns * (w + _GAP), c])
+  return picture[:-_GAP, :-_GAP]
+
+
+def scale_for(resolution: int) -> int:
+  """Returns the whole factor at which images of this size are well seen."""
+  return max(1, -(-_SIDE // resolution))
+
+
+def png_path(model_dir: str, step: int) -> str:
+  """Returns where the grid of a step is kept."""
+  return os.path.join(model_dir, "samples", f"{step:08d}.png")
+
+
+def png_paths(model_dir: str) -> dict[int, str]:
+  """Returns the grids of a run by step, oldest first."""
+  folder = os.path.join(model_dir, "samples")
+  names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+  grids = [x for x in names if x.endswith(".png") and x[:-4].isdecimal()]
+  grids.sort(key=lambda name: int(name[:-4]))
+  return {int(name[:-4]): os.path.join(folder, name) for name in grids}
+
+
+def write_png(path: str, grid: np.ndarray, scale: int = 1) -> None:
+  """Writes `[H, W, 1 or 3]` uint8 pixels, each as `scale` times `scale`."""
+  if scale < 1:
+    raise ValueError(f"`scale` must be at least 1, got {scale}.")
+  large = grid.repeat(scale, axis=0).repeat(scale, axis=1)
+  records.write_file(path, records.encode_png(large))
+
+
+def _pixels(images: np.ndarray) -> np.ndarray:
+  """Maps [-1, 1] to 0..255, to the nearest."""
+  images = np.nan_to_num(images.astype(np.float32), nan=0.0)
+  return np.rint((np.clip(images, -1, 1) + 1) * 127.5).astype(np.uint8)

@@ -1,0 +1,1 @@
+"""The sync room: one replica's update -> everyone's."""

@@ -1,0 +1,159 @@
+"""The shipped classifier is what its file says, and takes any image."""
+
+import hashlib
+import importlib.resources
+import json
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.outputs import features
+
+_OUTPUTS = importlib.resources.files("paragan_tf.outputs") / "files"
+_DATA = importlib.resources.files("paragan_tf.data") / "files"
+
+_classifier = None
+
+
+def classifier() -> features.FashionClassifier:
+  """One classifier for all tests, made when the first one asks."""
+  global _classifier
+  _classifier = _classifier or features.FashionClassifier()
+  return _classifier
+
+
+def embedded(count):
+  """The first `count` embedded images, `[count, 32, 32, 1]`, and labels."""
+  with (_DATA / "fashion_mnist.npz").open("rb") as f:
+    data = np.load(f)
+    images, labels = data["images"][:count], data["labels"][:count]
+  images = np.pad(images, ((0, 0), (2, 2), (2, 2)))[..., None]
+  return (images / 127.5 - 1).astype(np.float32), labels
+
+
+def metadata():
+  return json.loads(str(features.load_weights()["metadata"]))
+
+
+class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
+  def test_stated_accuracy_is_true(self):
+    images, labels = embedded(10000)
+    right = [
+      np.argmax(classifier()(images[i : i + 500]).logits, -1)
+      == labels[i : i + 500]
+      for i in range(0, len(images), 500)
+    ]
+    accuracy = np.mean(right)
+    self.assertNear(accuracy, metadata()["test_accuracy"], 1e-3)
+    self.assertBetween(accuracy, 0.9, 0.96)
+
+  def test_file_is_below_one_megabyte(self):
+    size = len((_OUTPUTS / "fashion_classifier.npz").read_bytes())
+    self.assertBetween(size, 100_000, 1_000_000)
+
+  def test_hash_is_of_the_weights(self):
+    weights = features.load_weights()
+    del weights["metadata"]
+    content = b"".join(weights[name].tobytes() for name in sorted(weights))
+    self.assertEqual(classifier().sha256, hashlib.sha256(content).hexdigest())
+    self.assertEqual(classifier().sha256, metadata()["sha256"])
+
+  def test_forward_pass_is_that_of_a_plain_convolutional_net(self):
+    images, _ = embedded(3)
+    w = {k: v for k, v in features.load_weights().items() if k != "metadata"}
+    x = _pad_and_convolve(images, w["conv0_kernel"], w["conv0_bias"], 2)
+    for layer in ("conv1", "conv2"):
+      x = _pad_and_convolve(x, w[f"{layer}_kernel"], w[f"{layer}_bias"], 1)
+      b, h, c = len(x), x.shape[1] // 2, x.shape[3]
+      x = x.reshape(b, h, 2, h, 2, c).max(axis=(2, 4))
+    kernel, bias = w["features_kernel"], w["features_bias"]
+    x = np.maximum(x.reshape(len(x), -1) @ np.float32(kernel) + bias, 0)
+    logits = x @ np.float32(w["logits_kernel"]) + w["logits_bias"]
+    result = classifier()(images)
+    self.assertAllClose(result.features, x, rtol=1e-3, atol=1e-3)
+    self.assertAllClose(result.logits, logits, rtol=1e-3, atol=1e-3)
+
+  @parameterized.named_parameters(
+    ("native", (5, 32, 32, 1)),
+    ("smaller", (2, 28, 28, 1)),
+    ("larger_in_color", (3, 64, 64, 3)),
+    ("oblong", (1, 24, 40, 3)),
+  )
+  def test_shapes_follow_the_batch_alone(self, shape):
+    result = classifier()(np.zeros(shape, np.float32))
+    self.assertEqual(result.features.shape, (shape[0], 96))
+    self.assertEqual(result.logits.shape, (shape[0], 10))
+
+  def test_batches_and_sizes_share_one_trace(self):
+    net = features.FashionClassifier()
+    for shape in ((1, 32, 32, 1), (7, 32, 32, 1), (2, 48, 48, 3)):
+      net(np.zeros(shape, np.float32))
+    self.assertEqual(net.__call__.experimental_get_tracing_count(), 1)
+
+  def test_rows_do_not_depend_on_their_batch(self):
+    images, _ = embedded(6)
+    alone = classifier()(images[4:5])
+    self.assertAllClose(alone.features[0], classifier()(images).features[4])
+
+  def test_color_counts_only_by_its_mean(self):
+    grey, _ = embedded(4)
+    shift = np.array([0.25, -0.5, 0.25], np.float32)
+    self.assertAllClose(
+      classifier()(grey + shift).logits, classifier()(grey).logits, atol=1e-3
+    )
+
+  def test_larger_images_are_averaged(self):
+    images, _ = embedded(4)
+    double = images.repeat(2, axis=1).repeat(2, axis=2)
+    # What averages to the image is, for the classifier, the image.
+    double[:, ::2] += 0.5
+    double[:, 1::2] -= 0.5
+    self.assertAllClose(
+      classifier()(double).logits, classifier()(images).logits, atol=1e-3
+    )
+
+  def test_smaller_images_are_interpolated(self):
+    ramp = np.linspace(-1, 1, 16, dtype=np.float32)
+    image = np.broadcast_to(ramp[None, :, None, None], (1, 16, 16, 1))
+    grey = features.to_grey(tf.constant(image), 32)
+    # Rows 2i and 2i + 1 lie a quarter of a pixel off row i.
+    step = ramp[1] - ramp[0]
+    self.assertAllClose(grey[0, 2:-2:2, 5, 0], ramp[1:-1] - step / 4)
+    self.assertAllClose(grey[0, 3:-2:2, 5, 0], ramp[1:-1] + step / 4)
+
+  def test_damage_is_seen(self):
+    images, labels = embedded(500)
+    noisy = images + np.random.RandomState(0).normal(0, 1, images.shape)
+    clean = np.mean(np.argmax(classifier()(images).logits, -1) == labels)
+    noisy = classifier()(noisy.astype(np.float32)).logits
+    self.assertLess(np.mean(np.argmax(noisy, -1) == labels), clean - 0.2)
+
+  def test_nothing_is_left_for_a_checkpoint_or_an_optimizer(self):
+    self.assertEmpty(classifier().variables)
+
+  def test_works_inside_the_graph_of_another_function(self):
+    images, _ = embedded(2)
+    traced = tf.function(lambda x: classifier()(x).logits)
+    self.assertAllClose(
+      traced(tf.constant(images)), classifier()(images).logits
+    )
+
+
+def _pad_and_convolve(x, kernel, bias, stride):
+  """Convolution as a sum over kernel positions, then ReLU."""
+  size, length = kernel.shape[0], x.shape[1] // stride
+  before = (size - stride) // 2
+  after = size - stride - before
+  x = np.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))
+  y = np.float32(bias)
+  for i in range(size):
+    for j in range(size):
+      rows = slice(i, i + length * stride, stride)
+      columns = slice(j, j + length * stride, stride)
+      y = y + x[:, rows, columns] @ np.float32(kernel[i, j])
+  return np.maximum(y, 0)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,1 @@
+"""Command-line programs: flags, then one call into `experiment`."""

@@ -1,0 +1,55 @@
+"""What all programs share: flags answer in a sentence, and so do errors."""
+
+import signal
+import sys
+from typing import Callable, NoReturn, TypeVar
+
+from absl import app, flags
+
+_Result = TypeVar("_Result")
+
+
+def run(main: Callable[[], None]) -> NoReturn:
+  """Parses the flags and calls `main`; a wrong flag is one sentence."""
+
+  def parse(argv):
+    try:
+      return flags.FLAGS(argv)
+    except flags.Error as e:
+      fail(f"{e}; `--help` lists the flags.")
+
+  app.run(lambda argv: main(), flags_parser=parse)
+  sys.exit(0)
+
+
+def checked(make: Callable[[], _Result]) -> _Result:
+  """Returns `make()`; what a user can cause ends with exit code 2."""
+  try:
+    return make()
+  except (ValueError, FloatingPointError) as e:
+    fail(str(e))
+
+
+def fail(message: str) -> NoReturn:
+  """Says what is wrong, on one line, and ends with exit code 2."""
+  print(f"Error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+  sys.exit(2)
+
+
+class StopSignals:
+  """Turns the first Ctrl-C or SIGTERM into a question: `asked()`."""
+
+  def __init__(self):
+    self._asked = False
+    for number in (signal.SIGINT, signal.SIGTERM):
+      signal.signal(number, self._handle)
+
+  def asked(self) -> bool:
+    """Returns whether to stop at the next occasion."""
+    return self._asked
+
+  def _handle(self, number, frame):
+    del frame
+    signal.signal(number, signal.SIG_DFL)  # The second one ends it at once.
+    self._asked = True
+    print("Stopping after this loop; again to stop now.", file=sys.stderr)
