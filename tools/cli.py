@@ -1,10 +1,12 @@
 """What all programs share: flags answer in a sentence, and so do errors."""
 
+import os
 import signal
 import sys
+import warnings
 from typing import Callable, NoReturn, TypeVar
 
-from absl import app, flags
+from absl import app, flags, logging
 
 _Result = TypeVar("_Result")
 
@@ -20,6 +22,20 @@ def run(main: Callable[[], None]) -> NoReturn:
 
   app.run(lambda argv: main(), flags_parser=parse)
   sys.exit(0)
+
+
+def import_experiment():
+  """Returns `paragan_tf.experiment`, with TensorFlow's chatter turned off.
+
+  TensorFlow is slow to start, so this comes after the flags are read.
+  """
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  warnings.filterwarnings("ignore", module="tensorflow_hub")
+  from paragan_tf import experiment
+
+  logging.set_verbosity(logging.ERROR)
+  logging.set_stderrthreshold("error")
+  return experiment
 
 
 def checked(make: Callable[[], _Result]) -> _Result:

@@ -3,8 +3,6 @@
 python -m tools.train --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion
 """
 
-import os
-
 from absl import flags
 
 from tools import cli
@@ -31,9 +29,7 @@ _NUM_CPU_REPLICAS = flags.DEFINE_integer(
 
 def main():
   """Reads the flags and trains."""
-  # TensorFlow's start is slow and loud: a wrong flag should not wait for it.
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-  from paragan_tf import experiment
+  experiment = cli.import_experiment()
 
   run = cli.checked(
     lambda: experiment.prepare(

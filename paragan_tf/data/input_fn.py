@@ -97,9 +97,16 @@ class InputFn:
   def _permuted(self, place: tf.Tensor) -> tf.Tensor:
     count = len(self._pixels)
     epoch = place // count
-    seeds = tf.stack([tf.fill(tf.shape(place), np.int64(self.seed)), epoch], 1)
-    return tf.random.experimental.index_shuffle(
-      place % count, seeds, tf.constant(count - 1, tf.int64)
+    seeds = tf.stack(
+      [tf.fill(tf.shape(place), np.int64(self.seed)), epoch, 0 * epoch], 1
+    )
+    # `tf.random.experimental.index_shuffle` takes one seed for all places; a
+    # batch over the end of an epoch needs two.
+    return tf.raw_ops.RandomIndexShuffle(
+      index=place % count,
+      seed=seeds,
+      max_index=tf.constant(count - 1, tf.int64),
+      rounds=4,
     )
 
   def _resized(self, pixels: np.ndarray) -> np.ndarray:

@@ -63,7 +63,7 @@ class Optimizer(tf.Module):
     }
 
   def rate(self) -> tf.Tensor:
-    """Returns the learning rate of the next update, a float64 scalar."""
+    """Returns the rate of the next update, a float64 scalar; replica context."""
     alpha = self.learning_rate
     if callable(alpha):
       alpha = alpha(tf.convert_to_tensor(self.t))
@@ -131,8 +131,8 @@ class SGD(Optimizer):
 def momentum_update(g, v, alpha, mu, nesterov) -> Tensors:
   """Sutskever et al., ICML 2013, eqs. 1-4, with the sign of `v` turned.
 
-  With `nesterov` the weight is the point ahead, theta + mu v, where the paper
-  takes its gradient; a step of that point is -mu v - alpha g.
+  With `nesterov`, the weight is the point ahead, theta - mu v, at which the
+  paper takes the gradient.
   """
   step = tf.cast(alpha, g.dtype) * g
   v = mu * v + step
@@ -233,7 +233,7 @@ class Adam(Optimizer):
 def adabelief_update(g, m, s, t, alpha, beta1, beta2, epsilon) -> Tensors:
   """Zhuang et al., arXiv 2010.07468, Algorithm 2; `s` gathers epsilon."""
   m = beta1 * m + (1 - beta1) * g
-  s = beta2 * s + ((1 - beta2) * tf.math.squared_difference(g, m) + epsilon)
+  s = beta2 * s + (1 - beta2) * tf.math.squared_difference(g, m) + epsilon
   return _corrected(m, s, t, alpha, beta1, beta2, epsilon), m, s
 
 
@@ -241,8 +241,8 @@ def adabelief_update(g, m, s, t, alpha, beta1, beta2, epsilon) -> Tensors:
 class AdaBelief(Adam):
   """Adam that divides by how far a gradient is from what was expected.
 
-  `beta1` must be above 0: without momentum every gradient is as expected, `s`
-  holds nothing but epsilon, and what is left is gradient descent.
+  Refuses `beta1` 0: every gradient is then as expected, `s` holds nothing but
+  epsilon, and what is left is gradient descent.
   """
 
   slot_names = ("m", "s")
@@ -299,7 +299,7 @@ class RAdam(Adam):
 def lars_update(g, w, v, gamma, mu, beta, eta) -> Tensors:
   """You et al., arXiv 1708.03888, Algorithm 1 with eq. 6 for lambda."""
   w_norm, g_norm = _norm(w), _norm(g)
-  lambda_ = _trust(eta * w_norm, g_norm + beta * w_norm, g_norm)
+  lambda_ = _trust(w_norm, g_norm, eta * w_norm, g_norm + beta * w_norm)
   v = mu * v + tf.cast(gamma, g.dtype) * lambda_ * (g + beta * w)
   return v, v
 
@@ -309,9 +309,11 @@ def _norm(x):
   return tf.sqrt(2 * tf.nn.l2_loss(x))
 
 
-def _trust(a, b, c):
-  """Returns the ratio a / b, or 1 if `a` or `c` is 0."""
-  return tf.where((a > 0) & (c > 0), tf.math.divide_no_nan(a, b), 1)
+def _trust(w_norm, g_norm, a, b):
+  """Returns a / b, or 1 if either norm is 0."""
+  return tf.where(
+    tf.minimum(w_norm, g_norm) > 0, tf.math.divide_no_nan(a, b), 1
+  )
 
 
 @gin.register
@@ -349,8 +351,8 @@ def lamb_update(g, x, m, v, t, eta, beta1, beta2, epsilon, lambda_) -> Tensors:
   """You et al., arXiv 1904.00962, Algorithm 2; phi is the identity."""
   r, m, v = adam_update(g, m, v, t, 1.0, beta1, beta2, epsilon)
   r += lambda_ * x
-  r_norm = _norm(r)
-  ratio = _trust(_norm(x), r_norm, r_norm)
+  x_norm, r_norm = _norm(x), _norm(r)
+  ratio = _trust(x_norm, r_norm, x_norm, r_norm)
   return tf.cast(eta, g.dtype) * ratio * r, m, v
 
 
@@ -371,7 +373,6 @@ class LAMB(Adam):
     self.weight_decay = _not_negative("weight_decay", weight_decay)
 
   def _update(self, g, w, slots, t, alpha):
-    """See the base class."""
     betas = self.beta1, self.beta2
     return lamb_update(
       g, w, *slots, t, alpha, *betas, self.epsilon, self.weight_decay
@@ -406,24 +407,31 @@ class Lookahead(Optimizer):
     slow_rate: float = 0.5,
     name: str = "lookahead",
   ):
-    fast = inner(name=f"{name}_inner")
-    super().__init__(fast.learning_rate, name)
-    self.inner = fast
-    self.sync_period = sync_period
-    self.slow_rate = slow_rate
+    if not callable(inner):
+      raise ValueError(
+        f"`inner` must make an optimizer, got {inner!r}; give the class and "
+        "no instance of it, in gin `@Adam` and not `@Adam()`."
+      )
     if not (isinstance(sync_period, int) and sync_period >= 1):
       raise ValueError(
         f"`sync_period` must be an integer of at least 1, got {sync_period!r}."
       )
-    if not 0 < slow_rate <= 1:
-      raise ValueError(f"`slow_rate` must be in (0, 1], got {slow_rate!r}.")
+    fast = inner(name=f"{name}_inner")
+    super().__init__(fast.learning_rate, name)
+    self.inner = fast
+    self.sync_period = sync_period
+    self.slow_rate = _checked(
+      "slow_rate", slow_rate, lambda x: 0 < x <= 1, "in (0, 1]"
+    )
 
-  def init(self, weights):
+  def init(self, weights: Sequence[tf.Variable]) -> None:
     """Makes the slow weights, and the inner optimizer's state."""
     super().init(weights)
     self.inner.init(weights)
 
-  def apply(self, grads, weights):
+  def apply(
+    self, grads: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
+  ) -> None:
     """Moves `weights` by the inner optimizer, then maybe to the slow ones."""
     self._check(grads, weights)
     pairs = list(zip(self.slots["phi"], weights))

@@ -1,0 +1,335 @@
+"""The report is well formed, holds everything, and asks for nothing."""
+
+import base64
+import html.parser
+import json
+import os
+import re
+import warnings
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.outputs import records, report, samples
+
+VOID = ("meta", "img", "input")
+EVIL = '<script>alert(1)</script><img src="x" onerror=\'y\'>&amp;"'
+
+
+class Page(html.parser.HTMLParser):
+  """Reads a page strictly: every tag that opens must close in order."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.tags, self.text = [], [], ""
+    self.feed(text)
+    self.close()
+    if self.open:
+      raise ValueError(f"Never closed: {self.open}.")
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append((tag, dict(attrs)))
+    if tag not in VOID:
+      self.open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.tags.append((tag, dict(attrs)))
+
+  def handle_endtag(self, tag):
+    if not self.open or self.open.pop() != tag:
+      raise ValueError(f"Unexpected </{tag}> at {self.getpos()}.")
+
+  def handle_data(self, data):
+    self.text += data
+
+  def all(self, tag, **attributes):
+    """The attributes of the tags that have at least these."""
+    return [
+      found
+      for name, found in self.tags
+      if name == tag and attributes.items() <= found.items()
+    ]
+
+  def paths(self, kind):
+    return [x["d"] for x in self.all("path", **{"class": kind})]
+
+
+def coordinates(path):
+  """The points of a path that are given as two numbers."""
+  found = re.findall(r"(-?[\d.]+),(-?[\d.]+)", path)
+  return np.array(found, np.float64).reshape([-1, 2])
+
+
+class ReportTest(tf.test.TestCase, parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = os.path.join(self.get_temp_dir(), "biggan_run")
+    self.enter_context(warnings.catch_warnings())
+    warnings.simplefilter("error")
+
+  def page(self):
+    path = report.write(self.folder)
+    self.assertEqual(path, os.path.join(self.folder, "report.html"))
+    with open(path, encoding="utf-8") as f:
+      self.source = f.read()
+    return Page(self.source)
+
+  def write(self, **curves):
+    """Records scalars from step 1 on; two underscores stand for a slash."""
+    run = records.Records(self.folder)
+    for i, values in enumerate(zip(*curves.values())):
+      names = [name.replace("__", "/") for name in curves]
+      run.write(i + 1, dict(zip(names, values)))
+    run.close()
+
+  def write_grids(self, *steps, size=4):
+    for step in steps:
+      pixels = np.random.default_rng(step).integers(0, 256, [size, size, 3])
+      path = samples.png_path(self.folder, step)
+      samples.write_png(path, pixels.astype(np.uint8))
+
+  def write_file(self, name, text):
+    records.write_file(os.path.join(self.folder, name), text.encode())
+
+  def write_all(self):
+    self.write(
+      d__loss=[1.0, 0.5],
+      g__loss=[1.0, 2.0],
+      g__grad_norm=[3.0, 4.0],
+      images_per_second=[100.0, 300.0],
+    )
+    self.write_metric()
+    self.write_grids(1, 2)
+    self.write_file("config.gin", "train.num_steps = 2")
+
+  def write_metric(self, step=2, **changes):
+    entry = {
+      "name": "fid",
+      "value": 9.25,
+      "floor": 1.5,
+      "protocol": {"samples": 10000},
+    }
+    records.Records(self.folder).metric(step, [{**entry, **changes}])
+
+  def test_empty_folder_has_a_report_that_says_so(self):
+    page = self.page()
+    for text in (
+      "No samples yet",
+      "No metrics yet",
+      "Nothing in metrics.jsonl",
+    ):
+      self.assertIn(text, page.text)
+    self.assertIn("No config.gin", page.text)
+    self.assertEqual(os.listdir(self.folder), ["report.html"])
+
+  def test_whole_run_is_there(self):
+    self.write_all()
+    page = self.page()
+    for text in ("biggan_run", "Images/s200", "fid9.251.52", "10000"):
+      self.assertIn(text, page.text)
+    for text in ("train.num_steps = 2", "tensorflow2.15.1", "g/grad_norm"):
+      self.assertIn(text, page.text)
+    for text in ("No samples", "No metrics", "No config", "Nothing"):
+      self.assertNotIn(text, page.text)
+
+  def test_nothing_comes_from_outside(self):
+    self.write_all()
+    page = self.page()
+    for tag, attributes in page.tags:
+      self.assertNotIn(tag, ("link", "iframe", "object", "base", "use"))
+      self.assertNotIn("href", attributes)
+      self.assertStartsWith(attributes.get("src", "data:"), "data:")
+    self.assertNotRegex(self.source, r"https?:|url\(|@import|fetch")
+    policy = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    self.assertStartsWith(policy[0]["content"], "default-src 'none'")
+
+  def test_text_is_escaped_wherever_it_comes_from(self):
+    self.folder = os.path.join(self.get_temp_dir(), "<b>run</b> &amp; 'x'")
+    records.Records(self.folder).write(1, {EVIL: 1.0, f"g/{EVIL}": 1.0})
+    self.write_metric(name=EVIL, value=EVIL, protocol={EVIL: EVIL})
+    self.write_metric(name=EVIL, floor=EVIL, protocol=EVIL)
+    self.write_file("config.gin", f"# {EVIL}\nname = '</pre>{EVIL}'")
+    page = self.page()
+    self.assertLen(page.all("script"), 1)
+    self.assertEmpty(page.all("img"))
+    self.assertLen(page.all("b", style="--c:var(--g)"), 1)
+    self.assertIn("<b>run</b> &amp; 'x'", page.text)
+    self.assertIn(f"# {EVIL}\nname = '</pre>{EVIL}'", page.text)
+    self.assertGreaterEqual(page.text.count(EVIL), 8)
+
+  def test_newest_grid_is_shown_and_embedded_as_it_is(self):
+    self.write_grids(100, 2000, 30)
+    page = self.page()
+    embedded = [x["src"].split(",")[1] for x in page.all("img")]
+    for step, text in zip((30, 100, 2000), embedded):
+      with open(samples.png_path(self.folder, step), "rb") as f:
+        self.assertEqual(base64.b64decode(text), f.read())
+    inputs = page.all("input", type="radio")
+    self.assertEqual([x["id"] for x in inputs if "checked" in x], ["grid2000"])
+    self.assertEqual(
+      [x["for"] for x in page.all("label")], ["grid30", "grid100", "grid2000"]
+    )
+
+  def test_few_of_many_grids_are_embedded_with_first_and_last(self):
+    self.write_grids(*range(1, 31))
+    steps = [int(x["id"][4:]) for x in self.page().all("input")]
+    self.assertLen(steps, 8)
+    self.assertEqual((steps[0], steps[-1]), (1, 30))
+    self.assertAllInRange(np.diff(steps), 4, 5)
+
+  def test_large_grid_is_made_smaller(self):
+    self.write_grids(1, size=1500)
+    (image,) = self.page().all("img")
+    self.assertStartsWith(image["src"], "data:image/jpeg;base64,")
+    self.assertEqual((image["width"], image["height"]), ("1280", "1280"))
+    self.assertLess(len(self.source), 2_500_000)
+
+  def test_broken_grid_is_left_out(self):
+    self.write_grids(1)
+    self.write_file("samples/00000002.png", "not a picture")
+    (only,) = self.page().all("input")
+    self.assertEqual(only["id"], "grid1")
+    self.assertIn("checked", only)
+
+  def test_newest_value_of_each_protocol_is_in_the_table(self):
+    self.write_metric(1, value=20.0)
+    self.write_metric(2, value=10.0)
+    self.write_metric(2, value=5.0, protocol={"samples": 50000})
+    self.write_metric(3, name="recall", value=None, floor=None, protocol=None)
+    page = self.page()
+    table = page.text.partition("MetricValueFloorStep")[2]
+    rows = re.sub(r"\s+", " ", table.partition("Curves")[0])
+    self.assertEqual(
+      rows.strip(),
+      "fid, protocol 1101.52 Protocolsamples10000 "
+      "fid, protocol 251.52 Protocolsamples50000 "
+      "recallnot finitenot known3 Protocol not known",
+    )
+
+  def test_curve_has_its_points(self):
+    self.write(d__loss=[0.0, 4.0, 2.0], g__loss=[2.0, 2.0, 2.0])
+    d, g = map(coordinates, self.page().paths("line"))
+    self.assertAllClose(d[:, 0], [0, 500, 1000])
+    self.assertAllClose(g[:, 0], [0, 500, 1000])
+    # From 0 to 4 and a twentieth more, downwards.
+    self.assertAllClose(
+      d[:, 1], [1000, 1000 * 0.2 / 4.2, 1000 * 2.2 / 4.2], 0.1
+    )
+    self.assertAllClose(g[:, 1], [d[2, 1]] * 3)
+
+  def test_not_finite_values_break_the_line_and_are_marked(self):
+    self.write(g__loss=[1.0, 2.0, np.nan, 1.5, np.inf])
+    page = self.page()
+    (line,), (gone,) = page.paths("line"), page.paths("gone")
+    self.assertEqual(line.count("M"), 2)
+    self.assertAllClose(coordinates(line)[:, 0], [0, 250, 750])
+    self.assertAllClose(coordinates(gone)[:, 0], [500, 1000])
+    self.assertIn("red: not finite", page.text)
+    self.assertIn("step 3: not finite", page.text)
+    self.assertNotRegex(" ".join(page.paths("rule")), "nan|inf")
+
+  @parameterized.named_parameters(
+    ("nothing_finite", [np.nan, np.nan]),
+    ("constant", [3.0, 3.0]),
+    ("zero", [0.0, 0.0]),
+    ("one_point", [3.0]),
+    ("tiny", [1e-320, 2e-320]),
+    ("close", [1.0, 1.0 + 2e-16]),
+    ("huge", [1e300, -1e300]),
+    ("negative", [-5.0, -7.0]),
+  )
+  def test_any_values_make_a_chart(self, values):
+    self.write(g__loss=values)
+    page = self.page()
+    for attributes in [x for _, x in page.tags]:
+      drawing = attributes.get("d", "") + attributes.get("style", "")
+      self.assertNotRegex(drawing, "nan|inf")
+    self.assertLen(page.all("svg"), 1)
+
+  def test_long_curve_is_thinned_and_keeps_its_spike(self):
+    values = np.sin(np.arange(10_000.0))
+    values[7000] = 5
+    self.write(d__loss=values)
+    page = self.page()
+    (line,), (band,) = page.paths("line"), page.paths("band")
+    self.assertLen(coordinates(line), 400)
+    self.assertAllClose(coordinates(line)[-1, 0], 1000)
+    top = coordinates(band)[np.argmin(coordinates(band)[:, 1])]
+    self.assertAllClose(top[0], 700, atol=3)
+    self.assertLessEqual(len(page.all("rect")), 100)
+    self.assertLess(len(self.source), 60_000)
+
+  def test_rare_spike_is_cut_and_told(self):
+    values = np.tile([1.0, 2.0], 100)
+    values[50] = 1e5
+    self.write(d__loss=values)
+    page = self.page()
+    self.assertIn("from 1 to 100,000", page.text)
+    usual = np.delete(coordinates(page.paths("line")[0])[:, 1], 50)
+    self.assertGreater(usual.max() - usual.min(), 250)
+
+  def test_losses_share_a_chart_and_the_rest_is_grouped(self):
+    self.write(
+      x__b=[1.0],
+      run_size=[1.0],
+      g__norm=[1.0],
+      g__loss=[1.0],
+      d__loss=[2.0],
+      d__a__b=[1.0],
+    )
+    page = self.page()
+    order = re.findall(
+      r"<h3>(.*?)</h3>|<b style=.*?>(.*?)</b>", self.source, re.DOTALL
+    )
+    self.assertEqual(
+      [title or f"- {name}" for title, name in order],
+      [
+        "- d/loss",
+        "- g/loss",
+        "Discriminator",
+        "- d/a/b",
+        "Generator",
+        "- g/norm",
+        "Run",
+        "- run_size",
+        "x",
+        "- x/b",
+      ],
+    )
+    self.assertLen(page.all("svg"), 5)
+
+  def test_hover_tells_step_and_values(self):
+    self.write(d__loss=[0.5, 0.25], g__loss=[1.0, 1234.5])
+    text = self.page().text
+    self.assertIn("step 1: d/loss 0.5, g/loss 1", text)
+    self.assertIn("step 2: d/loss 0.25, g/loss 1,234", text)
+
+  @parameterized.named_parameters(
+    ("unit", 0.0, 1.0, 0.0, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+    ("steps", 1, 60000, 1.0, [20000, 40000, 60000]),
+    ("whole_steps", 1, 3, 1.0, [1, 2, 3]),
+    ("around_zero", -7, 7, 0.0, [-5, 0, 5]),
+  )
+  def test_ticks_are_round(self, low, high, least, expected):
+    self.assertAllClose(report._ticks(low, high, least), expected)
+
+  @parameterized.named_parameters(
+    ("seconds", 59.4, "59 s"),
+    ("minutes", 61, "1 min 1 s"),
+    ("hours", 2 * 3600 + 5 * 60 + 59, "2 h 5 min"),
+  )
+  def test_headline_tells_the_duration(self, seconds, expected):
+    line = json.dumps({"step": 1200, "seconds": seconds})
+    self.write_file("metrics.jsonl", line + "\n" + '{"step": 99')
+    text = self.page().text
+    self.assertIn(f"Steps1,200Duration{expected}", text)
+
+  def test_lines_that_are_not_ours_do_no_harm(self):
+    lines = [{"a": 1}, {"step": "x"}, {"step": 1, "a": "text", "b": None}]
+    self.write_file("metrics.jsonl", "\n".join(map(json.dumps, lines)))
+    self.assertLen(self.page().all("svg"), 2)
+
+
+if __name__ == "__main__":
+  tf.test.main()
