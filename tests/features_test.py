@@ -62,9 +62,9 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
   def test_forward_pass_is_that_of_a_plain_convolutional_net(self):
     images, _ = embedded(3)
     w = {k: v for k, v in features.load_weights().items() if k != "metadata"}
-    x = _pad_and_convolve(images, w["conv0_kernel"], w["conv0_bias"], 2)
-    for layer in ("conv1", "conv2"):
-      x = _pad_and_convolve(x, w[f"{layer}_kernel"], w[f"{layer}_bias"], 1)
+    x = images
+    for layer in ("conv0", "conv1", "conv2"):
+      x = _convolve(x, w[f"{layer}_kernel"], w[f"{layer}_bias"])
       b, h, c = len(x), x.shape[1] // 2, x.shape[3]
       x = x.reshape(b, h, 2, h, 2, c).max(axis=(2, 4))
     kernel, bias = w["features_kernel"], w["features_bias"]
@@ -140,18 +140,14 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
     )
 
 
-def _pad_and_convolve(x, kernel, bias, stride):
-  """Convolution as a sum over kernel positions, then ReLU."""
-  size, length = kernel.shape[0], x.shape[1] // stride
-  before = (size - stride) // 2
-  after = size - stride - before
-  x = np.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))
+def _convolve(x, kernel, bias):
+  """A 3x3 convolution as a sum over kernel positions, then ReLU."""
+  h, w = x.shape[1:3]
+  x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
   y = np.float32(bias)
-  for i in range(size):
-    for j in range(size):
-      rows = slice(i, i + length * stride, stride)
-      columns = slice(j, j + length * stride, stride)
-      y = y + x[:, rows, columns] @ np.float32(kernel[i, j])
+  for i in range(3):
+    for j in range(3):
+      y = y + x[:, i : i + h, j : j + w] @ np.float32(kernel[i, j])
   return np.maximum(y, 0)
 
 

@@ -145,7 +145,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertStartsWith(policy[0]["content"], "default-src 'none'")
 
   def test_text_is_escaped_wherever_it_comes_from(self):
-    self.folder = os.path.join(self.get_temp_dir(), "<b>run</b> &amp; 'x'")
+    self.folder = os.path.join(self.get_temp_dir(), "<b>run &amp; 'x'")
     records.Records(self.folder).write(1, {EVIL: 1.0, f"g/{EVIL}": 1.0})
     self.write_metric(name=EVIL, value=EVIL, protocol={EVIL: EVIL})
     self.write_metric(name=EVIL, floor=EVIL, protocol=EVIL)
@@ -154,7 +154,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(page.all("script"), 1)
     self.assertEmpty(page.all("img"))
     self.assertLen(page.all("b", style="--c:var(--g)"), 1)
-    self.assertIn("<b>run</b> &amp; 'x'", page.text)
+    self.assertIn("<b>run &amp; 'x'", page.text)
     self.assertIn(f"# {EVIL}\nname = '</pre>{EVIL}'", page.text)
     self.assertGreaterEqual(page.text.count(EVIL), 8)
 
@@ -248,8 +248,8 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(page.all("svg"), 1)
 
   def test_long_curve_is_thinned_and_keeps_its_spike(self):
-    values = np.sin(np.arange(10_000.0))
-    values[7000] = 5
+    values = np.sin(np.arange(2_000.0))
+    values[1400] = 5
     self.write(d__loss=values)
     page = self.page()
     (line,), (band,) = page.paths("line"), page.paths("band")

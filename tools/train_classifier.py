@@ -24,14 +24,12 @@ flags.declare_key_flag("source_dir")
 flags.DEFINE_string(
   "weights", "paragan_tf/outputs/files/fashion_classifier.npz", "File to write."
 )
-flags.DEFINE_integer("seed", 0, "Settles initial weights, order and shifts.")
-flags.DEFINE_integer("num_epochs", 8, "Passes over the 60,000 images.")
+flags.DEFINE_integer("seed", 0, "Settles initial weights, order and flips.")
+flags.DEFINE_integer("num_epochs", 10, "Passes over the 60,000 images.")
 
 BATCH_SIZE = 200
 LEARNING_RATE = 3e-3
-CHANNELS = (32, 48, 96)
-KERNEL_SIZES = (5, 3, 3)
-STRIDES = (2, 1, 1)  # Where it is not 2, pooling halves the image.
+CHANNELS = (16, 32, 64)
 NUM_FEATURES = 96
 NUM_CLASSES = 10
 
@@ -40,36 +38,29 @@ def make_net(batch_norm: bool) -> tf.keras.Sequential:
   """Returns the net, for training or, without batch norm, as it is saved."""
   layers = tf.keras.layers
   net = tf.keras.Sequential([layers.InputLayer((32, 32, 1))])
-  for channels, size, stride in zip(CHANNELS, KERNEL_SIZES, STRIDES):
-    net.add(
-      layers.Conv2D(
-        channels, size, stride, padding="same", use_bias=not batch_norm
-      )
-    )
+  for channels in CHANNELS:
+    net.add(layers.Conv2D(channels, 3, padding="same", use_bias=not batch_norm))
     if batch_norm:
       net.add(layers.BatchNormalization(momentum=0.95))
     net.add(layers.ReLU())
-    if stride == 1:
-      net.add(layers.MaxPool2D())
+    net.add(layers.MaxPool2D())
   net.add(layers.Flatten())
-  net.add(layers.Dropout(0.4))
+  net.add(layers.Dropout(0.25))
   net.add(layers.Dense(NUM_FEATURES, activation="relu"))
   net.add(layers.Dense(NUM_CLASSES))
   return net
 
 
-def to_inputs(images: np.ndarray, offset=(2, 2)) -> np.ndarray:
+def to_inputs(images: np.ndarray) -> np.ndarray:
   """Pads uint8 `[b, 28, 28]` with black to `[b, 32, 32, 1]`, in [-1, 1]."""
-  top, left = offset
-  padding = ((0, 0), (top, 4 - top), (left, 4 - left))
-  return (np.pad(images, padding)[..., None] / 127.5 - 1).astype(np.float32)
+  images = np.pad(images, ((0, 0), (2, 2), (2, 2)))[..., None]
+  return (images / 127.5 - 1).astype(np.float32)
 
 
-def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """Flips half of `images` and shifts the batch by up to two pixels."""
+def flip_half(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """Mirrors every image or not, at even odds."""
   flip = rng.random((len(images), 1, 1)) < 0.5
-  images = np.where(flip, images[:, :, ::-1], images)
-  return to_inputs(images, rng.integers(0, 5, 2))
+  return np.where(flip, images[:, :, ::-1], images)
 
 
 def train(images: np.ndarray, labels: np.ndarray) -> tf.keras.Sequential:
@@ -79,7 +70,7 @@ def train(images: np.ndarray, labels: np.ndarray) -> tf.keras.Sequential:
   num_steps = steps_per_epoch * FLAGS.num_epochs
   optimizer = tf.keras.optimizers.Adam(
     tf.keras.optimizers.schedules.CosineDecay(
-      0.0, num_steps, warmup_target=LEARNING_RATE, warmup_steps=200
+      0.0, num_steps, warmup_target=LEARNING_RATE, warmup_steps=100
     )
   )
   loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -98,7 +89,8 @@ def train(images: np.ndarray, labels: np.ndarray) -> tf.keras.Sequential:
       order = rng.permutation(len(images))
       for i in range(steps_per_epoch):
         picked = order[i * BATCH_SIZE : (i + 1) * BATCH_SIZE]
-        loss = step(augment(images[picked], rng), labels[picked])
+        x = to_inputs(flip_half(images[picked], rng))
+        loss = step(x, labels[picked])
         if i % 20 == 0:
           bar.set_postfix(loss=f"{float(loss):.3f}")
         bar.update()

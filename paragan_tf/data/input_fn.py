@@ -71,6 +71,7 @@ class InputFn:
     labels = self.source.train.labels
     labels = tf.constant(labels) if self.conditional else None
 
+    @tf.autograph.experimental.do_not_convert
     def element(k):
       step, replica = k // local, first + k % local
       place = (step * total + replica) * size + tf.range(size, dtype=tf.int64)

@@ -23,7 +23,7 @@ class Sampler:
     self._z_dim = g.z_dim  # type: ignore[attr-defined]
     self._conditional = conditional
     self._batch_size = -(-batch_size // num) * num
-    self._draw = tf.function(self._shared)
+    self._draw = tf.function(self._shared, autograph=False)
 
   def __call__(
     self, labels: np.ndarray, seed: int, start: int = 0
@@ -38,7 +38,9 @@ class Sampler:
     size = self._batch_size
     parts = []
     for i in range(0, len(labels), size):
-      z = tf.random.stateless_normal([size, self._z_dim], [seed, start + i])
+      z = tf.random.stateless_normal(
+        [size, self._z_dim], [seed, start + i], alg="philox"
+      )
       part = np.resize(labels[i : i + size], [size]).astype(np.int32)
       parts.append(self._draw(z, tf.constant(part)).numpy())
     return np.concatenate(parts)[: len(labels)]

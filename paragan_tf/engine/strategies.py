@@ -54,7 +54,7 @@ def scope(strategy: tf.distribute.Strategy):
   def replica_local(make, **kwargs):
     kwargs["trainable"] = kwargs.get("trainable") is not False
     kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
-    kwargs["aggregation"] = tf.VariableAggregation.MEAN
+    kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
     return make(**kwargs)
 
   with strategy.scope(), tf.variable_creator_scope(replica_local):

@@ -1,12 +1,18 @@
 """Random numbers that depend on nothing but what they are for.
 
-A draw is keyed by (seed, step, purpose) and cut by replica out of the whole
-batch's draw, so a run does not depend on how many replicas share the batch.
+A draw is a function of (seed, step, purpose) and of an element's place in the
+whole batch, of which each replica takes its rows. So a run does not depend on
+how many replicas share the batch.
+
+TensorFlow's stateless generators give other numbers under XLA (and with
+`alg="philox"` too), so the bits come from an integer hash in plain ops, the
+same on every device and in every engine.
 """
 
 import zlib
 from typing import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives
@@ -16,11 +22,34 @@ def normal(
   shape: Sequence[int], seed: int, step: tf.Tensor, purpose: str
 ) -> tf.Tensor:
   """Returns this replica's rows of a standard normal draw, `shape`."""
-  salt = zlib.crc32(purpose.encode()) & 0x7FFFFFFF
-  key = tf.stack([tf.cast(step, tf.int32), tf.constant(seed ^ salt)])
-  rows = shape[0]
-  whole = tf.random.stateless_normal(
-    [collectives.num_replicas() * rows, *shape[1:]], key
-  )
-  start = collectives.replica_id() * rows
-  return tf.reshape(whole[start : start + rows], shape)
+  count = int(np.prod(shape))
+  # The transform of Box and Muller (1958).
+  radius = tf.sqrt(-2.0 * tf.math.log(_uniform(count, seed, step, purpose, 0)))
+  angle = 2.0 * np.pi * _uniform(count, seed, step, purpose, 1)
+  return tf.reshape(radius * tf.cos(angle), shape)
+
+
+def _uniform(
+  count: int, seed: int, step: tf.Tensor, purpose: str, stream: int
+) -> tf.Tensor:
+  """Returns `count` numbers in (0, 1), those of this replica."""
+  salt = zlib.crc32(f"{purpose}/{stream}/{seed}".encode())
+  key = _mixed(tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), _uint(salt)))
+  first = tf.cast(collectives.replica_id(), tf.uint32) * _uint(count)
+  place = tf.range(count, dtype=tf.int32)
+  bits = _mixed(_mixed(tf.cast(place, tf.uint32) + first) + key)
+  # The upper 24 bits, at the middle of their interval.
+  upper = tf.cast(tf.bitwise.right_shift(bits, _uint(8)), tf.float32)
+  return (upper + 0.5) * 2.0**-24
+
+
+def _mixed(x: tf.Tensor) -> tf.Tensor:
+  """Mixes 32 bits: two rounds of multiply and shift, a bijection."""
+  for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint(shift)))
+    x *= _uint(factor)
+  return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint(16)))
+
+
+def _uint(value: int) -> tf.Tensor:
+  return tf.constant(value, tf.uint32)

@@ -63,7 +63,7 @@ class Optimizer(tf.Module):
     }
 
   def rate(self) -> tf.Tensor:
-    """Returns the rate of the next update, a float64 scalar; replica context."""
+    """Returns the next update's rate, a float64 scalar; replica context."""
     alpha = self.learning_rate
     if callable(alpha):
       alpha = alpha(tf.convert_to_tensor(self.t))

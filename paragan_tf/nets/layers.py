@@ -21,7 +21,9 @@ def normal_init(stddev: float, seed: int) -> Init:
   """Returns an initializer that draws from N(0, stddev^2)."""
 
   def init(name, shape):
-    return stddev * tf.random.stateless_normal(shape, _key(name, seed))
+    return stddev * tf.random.stateless_normal(
+      shape, _key(name, seed), alg="philox"
+    )
 
   return init
 
@@ -35,7 +37,9 @@ def glorot_init(seed: int, gain: float = 1.0) -> Init:
       receptive *= size
     fan_in, fan_out = receptive * shape[-2], receptive * shape[-1]
     limit = gain * (6.0 / (fan_in + fan_out)) ** 0.5
-    return tf.random.stateless_uniform(shape, _key(name, seed), -limit, limit)
+    return tf.random.stateless_uniform(
+      shape, _key(name, seed), -limit, limit, alg="philox"
+    )
 
   return init
 

@@ -11,14 +11,6 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 import tensorflow as tf
 
 _PREFIX = "model.ckpt"
-_READ_ERRORS = (
-  tf.errors.DataLossError,
-  tf.errors.OutOfRangeError,
-  tf.errors.NotFoundError,
-  tf.errors.InvalidArgumentError,
-  tf.errors.UnimplementedError,
-  tf.errors.InternalError,
-)
 
 
 class Entry(NamedTuple):
@@ -97,7 +89,7 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
       shape_and_slices=[""] * len(keyed),
       dtypes=[variable.dtype for variable in keyed.values()],
     )
-  except _READ_ERRORS as e:
+  except tf.errors.OpError as e:
     raise _damaged(path, e) from e
   by_key = dict(zip(keyed, values))
   for key, variable in keyed.items():
@@ -129,7 +121,7 @@ def _keyed(entries: Sequence[Entry]) -> Dict[str, tf.Variable]:
 def _stored_keys(path: str):
   try:
     return tf.train.load_checkpoint(path).get_variable_to_shape_map()
-  except (*_READ_ERRORS, ValueError, RuntimeError) as e:
+  except (tf.errors.OpError, ValueError, RuntimeError) as e:
     raise _damaged(path, e) from e
 
 

@@ -88,16 +88,16 @@ class FashionClassifier(tf.Module):
   def __call__(self, images: tf.Tensor) -> Features:
     """Describes images in [-1, 1] of any size, `[b, h, w, c]`."""
     x = to_grey(images, self.resolution)
-    x = tf.nn.relu(self._conv(x, "conv0", stride=2))
-    for layer in ("conv1", "conv2"):
-      x = tf.nn.max_pool2d(tf.nn.relu(self._conv(x, layer)), 2, 2, "VALID")
+    for layer in ("conv0", "conv1", "conv2"):
+      x = tf.nn.relu(self._conv(x, layer))
+      x = tf.nn.max_pool2d(x, 2, 2, "VALID")
     x = tf.reshape(x, (-1, np.prod(x.shape[1:])))
     x = tf.nn.relu(self._dense(x, "features"))
     return Features(features=x, logits=self._dense(x, "logits"))
 
-  def _conv(self, x: tf.Tensor, layer: str, stride: int = 1) -> tf.Tensor:
+  def _conv(self, x: tf.Tensor, layer: str) -> tf.Tensor:
     kernel = self._weights[f"{layer}_kernel"]
-    return tf.nn.conv2d(x, kernel, stride, "SAME") + self._bias(layer)
+    return tf.nn.conv2d(x, kernel, 1, "SAME") + self._bias(layer)
 
   def _dense(self, x: tf.Tensor, layer: str) -> tf.Tensor:
     return tf.matmul(x, self._weights[f"{layer}_kernel"]) + self._bias(layer)

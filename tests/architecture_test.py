@@ -1,0 +1,110 @@
+"""Imports point one way, and few files know the large libraries."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest, parameterized
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "paragan_tf"
+
+FREE = {"types", "collectives", "config"}
+ROOMS = {
+  "data": {"types", "collectives"},
+  "nets": {"types", "collectives"},
+  "game": {"types", "collectives"},
+  "sync": {"types", "collectives"},
+  "outputs": {"types", "collectives"},
+  "engine": {"types", "collectives", "game", "sync"},
+}
+ONLY = {
+  "tensorflow_gan": {"game/losses.py", "outputs/metrics.py"},
+  "keras": set(),
+  "tf_keras": set(),
+}
+
+
+def imports(path: pathlib.Path):
+  """Yields the full names that a file imports, at any depth."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      assert not node.level, f"{path}: relative import"
+      yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ours(path: pathlib.Path):
+  """Returns the first part after `paragan_tf.` of each import of our own."""
+  names = (name.split(".") for name in imports(path))
+  return {name[1] for name in names if name[0] == "paragan_tf"}
+
+
+def sources():
+  """Returns every source file of the package."""
+  return sorted(PACKAGE.rglob("*.py"))
+
+
+class ArchitectureTest(parameterized.TestCase):
+  @parameterized.parameters(*sorted(FREE))
+  def test_the_ground_imports_nothing_of_ours(self, name):
+    self.assertEmpty(ours(PACKAGE / f"{name}.py"))
+
+  @parameterized.named_parameters(*((room, room) for room in ROOMS))
+  def test_a_room_imports_only_what_lies_before_it(self, room):
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+      self.assertLessEqual(ours(path), ROOMS[room] | {room}, str(path))
+
+  def test_every_folder_is_a_known_room(self):
+    folders = {
+      p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()
+    }
+    self.assertEqual(folders, set(ROOMS))
+
+  def test_tools_import_experiment_only(self):
+    for path in sorted((ROOT / "tools").rglob("*.py")):
+      self.assertLessEqual(ours(path), {"experiment"}, str(path))
+
+  def test_large_libraries_stay_in_their_files(self):
+    for path in sources():
+      for name in imports(path):
+        allowed = ONLY.get(name.split(".")[0])
+        if allowed is not None:
+          self.assertIn(str(path.relative_to(PACKAGE)), allowed, name)
+
+  def test_flags_are_defined_in_tools_only(self):
+    for path in sources():
+      for name in imports(path):
+        self.assertNotStartsWith(name, "absl.", f"{path} imports {name}")
+
+  def test_no_tensor_is_made_at_import(self):
+    # The CPU can be split only before the runtime has started.
+    modules = [
+      ".".join(path.relative_to(ROOT).with_suffix("").parts)
+      for path in sources()
+      if path.name != "__init__.py"
+    ]
+    code = "\n".join(
+      [f"import {module}" for module in modules]
+      + ["from tensorflow.python.eager import context"]
+      + ["raise SystemExit(context.context()._initialized)"]
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+  def test_the_folder_gin_does_not_hide_gin_config(self):
+    self.assertEmpty(list((ROOT / "gin").rglob("*.py")))
+    code = "import gin; print(gin.__file__); gin.configurable"
+    found = subprocess.run(
+      [sys.executable, "-c", code],
+      cwd=ROOT,
+      check=True,
+      capture_output=True,
+      text=True,
+    )
+    self.assertIn("site-packages", found.stdout)
+
+
+if __name__ == "__main__":
+  absltest.main()

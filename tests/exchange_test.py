@@ -1,0 +1,117 @@
+"""Promises that every exchange keeps, and what tells one from another."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine import strategies
+from paragan_tf.sync import exchange
+from tests import testing
+
+RATE = 0.5
+EXCHANGES = (
+  ("none", exchange.Exchange),
+  ("all_reduce", exchange.AllReduce),
+  ("every_step", lambda: exchange.Periodic(period=1)),
+  ("every_other_step", lambda: exchange.Periodic(period=2)),
+  ("every_third_step", lambda: exchange.Periodic(period=3)),
+)
+
+
+def gradients(step):
+  """Returns each replica's own gradients: a matrix and a vector."""
+  random = np.random.RandomState(step)
+  return [
+    random.randn(testing.NUM_REPLICAS, 2, 3).astype(np.float32),
+    random.randn(testing.NUM_REPLICAS, 3).astype(np.float32),
+  ]
+
+
+class Replicas:
+  """Weights and state on four replicas that follow given gradients."""
+
+  def __init__(self, made: exchange.Exchange):
+    self.exchange = made
+    with strategies.scope(testing.strategy()):
+      self.weights = [
+        tf.Variable(tf.ones([2, 3]), name="w"),
+        tf.Variable(tf.zeros([3]), name="b"),
+      ]
+      self.state = [tf.Variable(tf.zeros([]), trainable=False, name="s")]
+
+  def step(self, step: int):
+    """Moves by one step; the state becomes the replica's number."""
+
+    def replica(grads, number):
+      phase = step % self.exchange.period
+      for g, w in zip(self.exchange.before_update(grads, phase), self.weights):
+        w.assign_sub(RATE * g)
+      self.state[0].assign(number)
+      self.exchange.after_update(self.weights, self.state, phase)
+      return tf.zeros([])
+
+    per_replica = list(zip(*gradients(step)))
+    numbers = np.arange(testing.NUM_REPLICAS, dtype=np.float32)
+    testing.run_on_replicas(replica, [list(g) for g in per_replica], numbers)
+
+  def values(self, variable):
+    """Returns a variable's value on each replica, stacked."""
+    return np.stack(strategies.copies(testing.strategy(), variable))
+
+
+class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(*EXCHANGES)
+  def test_mean_weight_follows_mean_gradient(self, make):
+    replicas = Replicas(make())
+    moved = [np.ones([2, 3]), np.zeros([3])]
+    for step in range(6):
+      replicas.step(step)
+      for i, grads in enumerate(gradients(step)):
+        moved[i] = moved[i] - RATE * grads.mean(0)
+        values = replicas.values(replicas.weights[i])
+        self.assertAllClose(values.mean(0), moved[i], atol=1e-5)
+
+  @parameterized.named_parameters(*EXCHANGES)
+  def test_replicas_agree_when_it_says_so(self, make):
+    replicas = Replicas(make())
+    for step in range(6):
+      replicas.step(step)
+      agree = replicas.exchange.replicas_agree
+      for variable in replicas.weights + replicas.state:
+        values = replicas.values(variable)
+        if agree:
+          self.assertAllEqual(values, np.broadcast_to(values[0], values.shape))
+        elif replicas.exchange.period > 1 or not replicas.exchange.period:
+          self.assertEqual(
+            bool(np.ptp(values, 0).max() > 1e-3),
+            step % replicas.exchange.period != replicas.exchange.period - 1,
+          )
+
+  def test_alone_means_alone(self):
+    replicas = Replicas(exchange.Exchange())
+    replicas.step(0)
+    expected = np.ones([4, 2, 3]) - RATE * gradients(0)[0]
+    self.assertAllClose(replicas.values(replicas.weights[0]), expected)
+    self.assertAllEqual(replicas.values(replicas.state[0]), [0, 1, 2, 3])
+
+  def test_all_reduce_averages_state_too(self):
+    replicas = Replicas(exchange.AllReduce())
+    replicas.step(0)
+    self.assertAllClose(replicas.values(replicas.state[0]), [1.5] * 4)
+
+  def test_every_other_step_averages_on_the_second_only(self):
+    replicas = Replicas(exchange.Periodic(period=2))
+    spreads = []
+    for step in range(4):
+      replicas.step(step)
+      spreads.append(np.ptp(replicas.values(replicas.weights[0]), 0).max())
+    self.assertAllGreater(spreads[::2], 0.1)
+    self.assertAllEqual(spreads[1::2], [0.0, 0.0])
+
+  def test_a_period_below_one_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "`period` must be .* got 0"):
+      exchange.Periodic(period=0)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,181 @@
+"""A whole run: what it leaves, and that it goes on bit for bit."""
+
+import os
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf import config, experiment
+from paragan_tf.engine import strategies
+from paragan_tf.outputs import checkpoints, records
+from tests import testing
+
+TINY = [
+  "dcgan.Generator.width = 1",
+  "dcgan.Generator.z_dim = 4",
+  "dcgan.Discriminator.width = 2",
+  "experiment.Experiment.batch_size = 8",
+  "experiment.Experiment.extractor = None",
+  "ema.Ema.start_step = 2",
+  "experiment.Run.log_every = 4",
+  "experiment.Run.sample_every = 100",
+  "experiment.Run.save_every = 4",
+]
+ONE = tf.distribute.OneDeviceStrategy
+EVERY_OTHER_STEP = ["experiment.player.exchange = @exchange.Periodic"]
+
+
+def run(strategy, folder, num_steps, *more):
+  """Trains a tiny run up to a step, as a new program would."""
+  bindings = [*TINY, f"experiment.Run.num_steps = {num_steps}", *more]
+  config.load(["gin/runs/fashion.gin"], bindings)
+  made = experiment.Run(experiment.Experiment(strategy), folder)
+  made.open()
+  made()
+  return made
+
+
+def values(made):
+  """Returns all copies of all variables, by name."""
+  return {
+    f"{variable.name}/{i}": copy.numpy()
+    for variable in made.experiment.step.variables
+    for i, copy in enumerate(
+      strategies.copies(made.experiment.strategy, variable)
+    )
+  }
+
+
+class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  @parameterized.named_parameters(
+    ("one_replica", lambda: ONE("/cpu:0"), ()),
+    ("four_replicas", testing.strategy, ()),
+    ("four_every_other_step", testing.strategy, EVERY_OTHER_STEP),
+  )
+  def test_stop_and_go_on_equals_going_on_bit_for_bit(self, strategy, more):
+    run(strategy(), f"{self.folder}/parts", 4, *more)
+    parts = run(strategy(), f"{self.folder}/parts", 8, *more)
+    whole = run(strategy(), f"{self.folder}/whole", 8, *more)
+    self.assertEqual(parts.done, 8)
+    expected, got = values(whole), values(parts)
+    self.assertEqual(expected.keys(), got.keys())
+    for name, value in expected.items():
+      self.assertAllEqual(got[name], value, name)
+    moved = checkpoints.Checkpoints(f"{self.folder}/whole")
+    four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
+    for name in (
+      "g/deconv0/weight/w",
+      "d_optimizer/d/linear/b/m",
+      "d/conv0/weight/u",
+    ):
+      self.assertNotAllEqual(four.get_tensor(name), eight.get_tensor(name))
+
+  def test_the_checkpoint_has_all_that_a_run_learns(self):
+    run(ONE("/cpu:0"), self.folder, 4)
+    path = checkpoints.Checkpoints(self.folder).latest()
+    keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    for key in (
+      "global_step",
+      "g/linear/weight/w",
+      "g/norm0/mean",
+      "g_ema/linear/weight/w",
+      "d/conv0/weight/u",
+      "g_optimizer/g/linear/weight/w/v",
+      "d_optimizer/t",
+    ):
+      self.assertIn(key, keys)
+
+  def test_replicas_that_differ_are_all_in_the_checkpoint(self):
+    run(testing.strategy(), self.folder, 4, *EVERY_OTHER_STEP)
+    path = checkpoints.Checkpoints(self.folder).latest()
+    read = tf.train.load_checkpoint(path)
+    name = "d_optimizer/d/linear/b/m"
+    own = [read.get_tensor(name)] + [
+      read.get_tensor(f"{name}/replica_{i}") for i in range(1, 4)
+    ]
+    self.assertGreater(np.ptp(np.stack(own), 0).max(), 0)
+    with self.assertRaisesRegex(ValueError, "4 replicas' own"):
+      run(ONE("/cpu:0"), self.folder, 8, *EVERY_OTHER_STEP)
+
+  def test_equal_replicas_resume_on_another_number(self):
+    run(testing.strategy(), self.folder, 4)
+    made = run(ONE("/cpu:0"), self.folder, 8)
+    self.assertEqual(made.done, 8)
+
+  def test_a_run_leaves_its_record(self):
+    run(ONE("/cpu:0"), self.folder, 4)
+    self.assertContainsSubset(
+      {"checkpoint", "config.gin", "events", "metrics.jsonl", "report.html"},
+      os.listdir(self.folder),
+    )
+    self.assertEqual(os.listdir(f"{self.folder}/samples"), ["00000004.png"])
+    lines = records.read(self.folder)
+    self.assertContainsSubset(
+      {"d/loss", "g/loss", "images_per_second", "input_wait"}, lines[-1]
+    )
+
+  def test_a_changed_config_is_refused_with_its_differences(self):
+    run(ONE("/cpu:0"), self.folder, 4)
+    before = sorted(os.listdir(self.folder))
+    with self.assertRaisesRegex(ValueError, "learning_rate` was .*now 0.5"):
+      run(
+        ONE("/cpu:0"),
+        self.folder,
+        8,
+        "g/optimizers.Adam.learning_rate = 0.5",
+      )
+    self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+  def test_what_a_run_cannot_do_is_said_before_anything_is_written(self):
+    cases = (
+      ("experiment.Experiment.batch_size = 6", "multiple of the 4 replicas"),
+      ("input_fn.InputFn.resolution = 48", "power of two.* got 48"),
+      ("experiment.Run.num_steps = 0", "got 0"),
+      ("sources.fashion.num_heldout = 10000", "got 10000"),
+    )
+    for binding, words in cases:
+      with self.assertRaisesRegex(ValueError, words):
+        run(testing.strategy(), self.folder, 4, binding)
+    with self.assertRaisesRegex(ValueError, "multiple of the cycle of 2"):
+      run(testing.strategy(), self.folder, 5, *EVERY_OTHER_STEP)
+    self.assertFalse(os.path.exists(self.folder))
+
+  def test_divergence_is_told_and_the_checkpoint_kept(self):
+    run(ONE("/cpu:0"), self.folder, 4)
+    config.load(
+      ["gin/runs/fashion.gin"], [*TINY, "experiment.Run.num_steps = 8"]
+    )
+    made = experiment.Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+    made.open()
+    weight = made.experiment.step.players["g"].net.trainable_variables[0]
+    weight.assign(weight + float("nan"))
+    with self.assertRaisesRegex(FloatingPointError, "diverged.*ckpt-4"):
+      made()
+    self.assertEndsWith(
+      checkpoints.Checkpoints(self.folder).latest(), "model.ckpt-4"
+    )
+
+  def test_stopping_early_saves_and_goes_on(self):
+    config.load(
+      ["gin/runs/fashion.gin"], [*TINY, "experiment.Run.num_steps = 12"]
+    )
+    made = experiment.Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+    made.open()
+    asked = iter([False, False, True])
+    made(lambda: next(asked))
+    self.assertEqual(made.done, 8)
+    self.assertEqual(run(ONE("/cpu:0"), self.folder, 12).done, 12)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,79 @@
+"""Every config can be read, says what it is, and builds its run."""
+
+import pathlib
+
+import gin
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf import config, experiment
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUNS = sorted((ROOT / "gin" / "runs").glob("*.gin"))
+PARTS = sorted(set((ROOT / "gin").rglob("*.gin")) - set(RUNS))
+
+
+def named(paths):
+  """Returns one test case a file."""
+  return [(path.stem, path) for path in paths]
+
+
+class GinTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  @parameterized.named_parameters(*named(PARTS))
+  def test_a_part_says_what_it_is_and_can_be_read(self, path):
+    self.assertStartsWith(path.read_text(), "# ")
+    config.load([str(path)], [])
+
+  @parameterized.named_parameters(*named(RUNS))
+  def test_a_run_says_its_command_and_what_is_required(self, path):
+    header = path.read_text().split("from __gin__")[0]
+    for word in ("#   ", "Required:", "Often changed:"):
+      self.assertIn(word, header)
+
+  @parameterized.named_parameters(*named(RUNS))
+  def test_a_run_builds(self, path):
+    config.load([str(path)], [])
+    built = experiment.Experiment(tf.distribute.OneDeviceStrategy("/cpu:0"))
+    folder = self.get_temp_dir()
+    run = experiment.Run(built, f"{folder}/{path.stem}")
+    self.assertGreater(run.num_steps, 0)
+    self.assertIn(f"{run.num_steps:,} in all", run.summary())
+
+
+class ConfigTest(tf.test.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def test_differences_are_listed_with_both_values(self):
+    old = "# Parameters\na.x = 1\na.y = \\\n    'long'\nb.z = [1,\n       2]\n"
+    new = "import a\na.x = 2\na.y = 'long'\nb.z = [1, 2]\nc.w = None\n"
+    rows = config.differences(old, new)
+    self.assertEqual(rows, [("a.x", "1", "2"), ("c.w", "(not set)", "None")])
+
+  def test_free_names_may_differ(self):
+    self.assertEmpty(config.differences("a.x = 1\n", "a.x = 2\n", ["a."]))
+
+  def test_scopes_are_told_apart(self):
+    rows = config.differences("g/a.x = 1\n", "d/a.x = 1\n")
+    self.assertEqual([row[0] for row in rows], ["d/a.x", "g/a.x"])
+
+  def test_what_cannot_be_read_is_one_sentence(self):
+    cases = (
+      (["no_such.gin"], [], "'no_such.gin' is not there"),
+      ([], ["experiment.Run.no_such = 1"], "no_such"),
+      ([], ["no_such.thing = 1"], "no_such"),
+      ([], ["broken ="], "config"),
+    )
+    for files, bindings, words in cases:
+      with self.assertRaisesRegex(ValueError, words) as caught:
+        config.load(files, bindings)
+      self.assertNotIn("\n", str(caught.exception))
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,247 @@
+"""Each image once an epoch, on any number of replicas, from any step."""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.data import input_fn, sources
+
+NUM_TRAIN = 10
+
+
+def source(channels=1, labeled=True):
+  """Ten images to train on; every pixel of image `i` is `20 * i`."""
+  shape = [NUM_TRAIN + 3, 4, 4, channels]
+  pixels = np.zeros(shape, np.uint8)
+  pixels += (20 * np.arange(NUM_TRAIN + 3)).astype(np.uint8)[
+    :, None, None, None
+  ]
+  labels = np.arange(NUM_TRAIN + 3, dtype=np.int32) % 3 if labeled else None
+
+  def part(rows):
+    return sources.Images(pixels[rows], labels[rows] if labeled else None)
+
+  names = ("a", "b", "c") if labeled else ()
+  return sources.Source(
+    "tens", part(slice(NUM_TRAIN)), part(slice(NUM_TRAIN, None)), names
+  )
+
+
+def make(seed=0, **options):
+  options = {"source": source, "resolution": 4, **options}
+  return input_fn.InputFn(seed=seed, **options)
+
+
+def elements(dataset, num):
+  """Returns the first elements as tuples of arrays."""
+  return list(itertools.islice(dataset.as_numpy_iterator(), num))
+
+
+def ids(images):
+  """Returns which of the ten images these are."""
+  return np.rint((images[:, 0, 0, 0] + 1) * 127.5 / 20).astype(int)
+
+
+def drawn(num, params, **options):
+  """Returns the images' ids, one row an element."""
+  dataset = make(**options)(params)
+  return np.stack([ids(images) for images, _ in elements(dataset, num)])
+
+
+class ElementTest(tf.test.TestCase, parameterized.TestCase):
+  def test_images_are_floats_from_minus_one_to_one(self):
+    for images, labels in elements(make()({"batch_size": 5}), 2):
+      self.assertEqual(images.shape, (5, 4, 4, 1))
+      self.assertEqual(images.dtype, np.float32)
+      self.assertEqual(labels.dtype, np.int32)
+      expected = 20 * ids(images) / 127.5 - 1
+      flat = np.broadcast_to(expected[:, None, None, None], images.shape)
+      self.assertAllClose(images, flat, atol=1e-6)
+
+  def test_black_is_minus_one_and_white_is_one(self):
+    pixels = np.array([0, 255], np.uint8)[:, None, None, None]
+    part = sources.Images(np.tile(pixels, [1, 4, 4, 1]), None)
+    extremes = sources.Source("extremes", part, part, ())
+    maker = make(source=lambda: extremes, conditional=False)
+    ((images,),) = elements(maker({"batch_size": 2}), 1)
+    self.assertAllEqual(np.unique(images), [-1.0, 1.0])
+
+  def test_labels_belong_to_their_images(self):
+    for images, labels in elements(make()({"batch_size": 4}), 5):
+      self.assertAllEqual(labels, ids(images) % 3)
+
+  @parameterized.named_parameters(("labels", True), ("no_labels", False))
+  def test_unconditional_gives_images_only(self, labeled):
+    maker = make(source=lambda: source(labeled=labeled), conditional=False)
+    self.assertEqual(maker.spec, (4, 1, 0))
+    for element in elements(maker({"batch_size": 4}), 2):
+      self.assertLen(element, 1)
+      self.assertEqual(element[0].shape, (4, 4, 4, 1))
+
+  @parameterized.named_parameters(("grey", 1), ("color", 3))
+  def test_resized_images_keep_range_and_count(self, channels):
+    maker = make(source=lambda: source(channels), resolution=64)
+    self.assertEqual(maker.spec, (64, channels, 3))
+    seen = []
+    for images, labels in elements(maker({"batch_size": 5}), 2):
+      self.assertEqual(images.shape, (5, 64, 64, channels))
+      self.assertAllInRange(images, -1.0, 1.0)
+      # What is flat stays flat.
+      self.assertAllClose(images, images * 0 + images[:, :1, :1, :1])
+      self.assertAllEqual(labels, ids(images) % 3)
+      seen.extend(ids(images))
+    self.assertCountEqual(seen, range(NUM_TRAIN))
+
+  def test_shapes_are_known_before_the_first_element(self):
+    images, labels = make()({"batch_size": 5}).element_spec
+    self.assertEqual(images.shape, [5, 4, 4, 1])
+    self.assertEqual(labels.shape, [5])
+
+
+class EpochTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("that_divide", 5), ("over_the_end", 3), ("larger_than_the_set", 23)
+  )
+  def test_every_epoch_has_each_image_once(self, batch_size):
+    num = -(-4 * NUM_TRAIN // batch_size)
+    seen = drawn(num, {"batch_size": batch_size}).reshape([-1])
+    epochs = seen[: 4 * NUM_TRAIN].reshape([4, NUM_TRAIN])
+    for epoch in epochs:
+      self.assertCountEqual(epoch, range(NUM_TRAIN))
+    self.assertLen(np.unique(epochs, axis=0), 4)
+
+  def test_places_do_not_prefer_images(self):
+    seen = drawn(400, {"batch_size": NUM_TRAIN})
+    for place in range(NUM_TRAIN):
+      counts = np.bincount(seen[:, place], minlength=NUM_TRAIN)
+      # 40 expected; five standard deviations are 30.
+      self.assertAllInRange(counts, 10, 70)
+
+  @parameterized.named_parameters(("thousands", 2000), ("mnist", 60000))
+  def test_epochs_are_unrelated_to_each_other_and_to_the_file(self, num):
+    # Two pixels spell the place in the file.
+    pixels = np.zeros([num, 4, 4, 1], np.uint8)
+    pixels[:, 0, 0, 0], pixels[:, 0, 1, 0] = divmod(np.arange(num), 256)
+    part = sources.Images(pixels, None)
+    many = sources.Source("many", part, part, ())
+    maker = make(source=lambda: many, conditional=False)
+    orders = [np.arange(num)]
+    for (images,) in elements(maker({"batch_size": num}), 4):
+      digits = np.rint((images[:, 0, :2, 0] + 1) * 127.5).astype(int)
+      orders.append(digits @ [256, 1])
+      self.assertLen(np.unique(orders[-1]), num)
+    for one, other in itertools.combinations(orders, 2):
+      # Five standard deviations; and one place in common is expected.
+      self.assertLess(abs(np.corrcoef(one, other)[0, 1]), 5 / num**0.5)
+      self.assertLess(np.sum(one == other), 10)
+
+  def test_a_seed_repeats_and_another_differs(self):
+    params = {"batch_size": NUM_TRAIN}
+    tf.random.set_seed(1)
+    first = drawn(4, params, seed=5)
+    tf.random.set_seed(2)
+    self.assertAllEqual(drawn(4, params, seed=5), first)
+    for row, other in zip(first, drawn(4, params, seed=6)):
+      self.assertFalse(np.array_equal(row, other))
+
+  @parameterized.named_parameters(
+    ("next", 1, 1), ("in_another_epoch", 9, 1), ("on_replicas", 3, 4)
+  )
+  def test_a_later_start_goes_on_where_the_run_would_be(self, step, replicas):
+    params = {"batch_size": 3, "num_replicas": replicas}
+    whole = drawn((step + 5) * replicas, params)
+    rest = drawn(5 * replicas, {**params, "start_step": step})
+    self.assertAllEqual(rest, whole[step * replicas :])
+    self.assertFalse(np.array_equal(rest, whole[: 5 * replicas]))
+
+
+class ReplicaTest(tf.test.TestCase, parameterized.TestCase):
+  STEPS = 5
+
+  def global_batches(self):
+    return drawn(self.STEPS, {"batch_size": 8})
+
+  def pipeline(self, first, local):
+    """Returns ids of one pipeline of four replicas, `[steps, local * 2]`."""
+    params = {
+      "batch_size": 2,
+      "num_replicas": 4,
+      "first_replica": first,
+      "local_replicas": local,
+    }
+    return drawn(self.STEPS * local, params).reshape([self.STEPS, -1])
+
+  def test_elements_of_a_step_are_the_global_batch(self):
+    parts = drawn(self.STEPS * 4, {"batch_size": 2, "num_replicas": 4})
+    self.assertAllEqual(parts.reshape([self.STEPS, 8]), self.global_batches())
+
+  @parameterized.named_parameters(
+    ("two", [(0, 2), (2, 2)]),
+    ("four", [(0, 1), (1, 1), (2, 1), (3, 1)]),
+    ("uneven", [(0, 1), (1, 3)]),
+  )
+  def test_pipelines_together_are_the_global_batch(self, shares):
+    parts = [self.pipeline(*share) for share in shares]
+    self.assertAllEqual(np.concatenate(parts, 1), self.global_batches())
+
+  def test_two_pipelines_see_no_image_twice_in_an_epoch(self):
+    both = [self.pipeline(0, 2), self.pipeline(2, 2)]
+    seen = np.concatenate(both, 1).reshape([-1])
+    for epoch in seen.reshape([-1, NUM_TRAIN]):
+      self.assertCountEqual(epoch, range(NUM_TRAIN))
+
+
+class MeasureTest(tf.test.TestCase, parameterized.TestCase):
+  def test_reference_is_the_training_set_in_order(self):
+    reference = make().reference()
+    self.assertEqual(reference.dtype, np.float32)
+    self.assertAllEqual(ids(reference), range(NUM_TRAIN))
+    self.assertAllInRange(reference, -1.0, 1.0)
+
+  @parameterized.named_parameters(("as_it_is", 4), ("resized", 16))
+  def test_heldout_is_what_is_never_drawn(self, resolution):
+    heldout = make(resolution=resolution).heldout()
+    self.assertEqual(heldout.pixels.shape, (3, resolution, resolution, 1))
+    self.assertEqual(heldout.pixels.dtype, np.uint8)
+    self.assertAllEqual(heldout.pixels[:, 0, 0, 0], [200, 220, 240])
+    self.assertAllEqual(heldout.labels, [1, 2, 0])
+
+  def test_resizing_down_averages_and_keeps_the_orientation(self):
+    # Left half black, right half white; the mean of the whole is kept.
+    pixels = np.zeros([4, 16, 16, 1], np.uint8)
+    pixels[:, :, 8:] = 200
+    part = sources.Images(pixels, None)
+    halves = sources.Source("halves", part, part, ())
+    maker = make(source=lambda: halves, conditional=False)
+    small = maker.heldout().pixels[0, :, :, 0].astype(int)
+    self.assertAllEqual(small, np.tile(small[:1], [4, 1]))
+    self.assertAllInRange(small[:, :2], 0, 20)
+    self.assertAllInRange(small[:, 2:], 180, 220)
+    self.assertAllClose(small.mean(), 100, atol=3)
+
+
+class RefusalTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("small", {"resolution": 3}, "`resolution`.*3"),
+    (
+      "labels",
+      {"source": lambda: source(labeled=False)},
+      "`conditional`.*'tens'",
+    ),
+  )
+  def test_bad_values_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      make(**options)
+
+  def test_the_embedded_set_is_the_default(self):
+    maker = input_fn.InputFn()
+    self.assertEqual(maker.spec, (32, 1, 10))
+    ((images, labels),) = elements(maker({"batch_size": 6}), 1)
+    self.assertEqual(images.shape, (6, 32, 32, 1))
+    self.assertAllInRange(labels, 0, 9)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,280 @@
+"""One table of all pairs, and what every pair promises."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.game import losses, turns
+from paragan_tf.nets import dcgan, linear, sngan
+from paragan_tf.types import ImageSpec, Mode
+from tests import testing
+
+Z_DIM = 5
+BATCH = 6
+WIDTH = 4
+
+Pair = collections.namedtuple("Pair", "g d batch")
+
+GREY32 = ImageSpec(resolution=32, channels=1, num_classes=3)
+COLOR64 = ImageSpec(resolution=64, channels=3, num_classes=3)
+SPECS = (
+  ("grey_32_conditional", GREY32),
+  ("color_32", ImageSpec(32, 3, 0)),
+  ("grey_64", ImageSpec(64, 1, 0)),
+  ("color_64_conditional", COLOR64),
+)
+
+
+def linear_pair(spec, seed):
+  g = linear.Generator(spec, seed, z_dim=Z_DIM)
+  return g, linear.Discriminator(spec, seed)
+
+
+def spectral_linear_pair(spec, seed):
+  g = linear.Generator(spec, seed, z_dim=Z_DIM)
+  return g, linear.Discriminator(spec, seed, spectral=True)
+
+
+def dcgan_pair(spec, seed):
+  g = dcgan.Generator(spec, seed, width=WIDTH, z_dim=Z_DIM)
+  return g, dcgan.Discriminator(spec, seed, width=WIDTH)
+
+
+def batch_norm_dcgan_pair(spec, seed):
+  g = dcgan.Generator(spec, seed, width=WIDTH, z_dim=Z_DIM)
+  return g, dcgan.Discriminator(spec, seed, width=WIDTH, spectral=False)
+
+
+def sngan_pair(spec, seed):
+  g = sngan.Generator(spec, seed, width=WIDTH, z_dim=Z_DIM)
+  return g, sngan.Discriminator(spec, seed, width=WIDTH)
+
+
+PAIRS = (
+  ("linear", linear_pair),
+  ("dcgan", dcgan_pair),
+  ("sngan", sngan_pair),
+)
+CASES = (
+  *(
+    (f"{name}_{kind}", make_pair, spec)
+    for name, make_pair in PAIRS
+    for kind, spec in SPECS
+  ),
+  ("spectral_linear", spectral_linear_pair, GREY32),
+  ("batch_norm_dcgan", batch_norm_dcgan_pair, GREY32),
+)
+CONDITIONAL = tuple(case for case in CASES if case[2].num_classes)
+SMALL = tuple(case for case in CASES if case[2] == GREY32)
+
+
+def make(make_pair, spec, seed=1) -> Pair:
+  return Pair(*make_pair(spec, seed), testing.batch(BATCH, spec, Z_DIM))
+
+
+def shake(*nets):
+  """Moves every weight: conditional norms start the same for all classes."""
+  random = np.random.RandomState(0)
+  for net in nets:
+    for variable in net.trainable_variables:
+      variable.assign_add(0.1 * random.randn(*variable.shape))
+
+
+def names(net):
+  return [variable.name for variable in net.variables]
+
+
+def silent(make_pair):
+  """Returns the ends of the names of biases that a batch norm takes away.
+
+  Each adds a constant to a channel, and the next norm subtracts the channel's
+  mean: the gradient is zero. In SNGAN's G a constant reaches the last norm
+  even past the norms of the blocks, through 1x1 shortcuts that keep it one.
+  """
+  g = {
+    dcgan_pair: [f"g/deconv{i}/b:0" for i in range(5)],
+    batch_norm_dcgan_pair: [f"g/deconv{i}/b:0" for i in range(5)],
+    sngan_pair: [
+      f"g/block{i}/{layer}/b:0"
+      for i in range(5)
+      for layer in ("conv1", "conv2", "shortcut")
+    ],
+  }
+  d = {batch_norm_dcgan_pair: [f"d/conv{i}/b:0" for i in range(1, 5)]}
+  return g.get(make_pair, []) + d.get(make_pair, [])
+
+
+class NetsTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(*CASES)
+  def test_g_makes_images_and_d_judges_them(self, make_pair, spec):
+    g, d, batch = make(make_pair, spec)
+    self.assertEqual(g.z_dim, Z_DIM)
+    shape = [BATCH, spec.resolution, spec.resolution, spec.channels]
+    for mode in Mode:
+      images = g(batch.z, batch.labels, mode)
+      self.assertEqual(images.shape, shape)
+      self.assertEqual(images.dtype, tf.float32)
+      self.assertAllInRange(images, -1.0, 1.0)
+      self.assertGreater(np.std(images), 1e-3)
+      for judged in (images, batch.images):
+        logits = d(judged, batch.labels, mode)
+        self.assertEqual(logits.shape, [BATCH])
+        self.assertTrue(np.all(np.isfinite(logits)))
+        self.assertLen(np.unique(logits), BATCH)
+
+  @parameterized.named_parameters(*CASES)
+  def test_range_holds_for_large_weights(self, make_pair, spec):
+    g, _, batch = make(make_pair, spec)
+    for variable in g.trainable_variables:
+      variable.assign(10 * variable + 1)
+    images = g(batch.z, batch.labels, Mode.WATCH)
+    self.assertAllInRange(images, -1.0, 1.0)
+    self.assertGreater(np.abs(images).max(), 0.9)
+
+  @parameterized.named_parameters(*CASES)
+  def test_every_weight_learns_from_its_own_loss(self, make_pair, spec):
+    g, d, batch = make(make_pair, spec)
+    shake(g, d)
+    for net, move in ((g, turns.g_move), (d, turns.d_move)):
+      grads = move(g, d, batch, losses.non_saturating).grads
+      self.assertLen(grads, len(net.trainable_variables))
+      for variable, grad in zip(net.trainable_variables, grads):
+        size = np.abs(grad).max()
+        self.assertEqual(grad.shape, variable.shape)
+        self.assertTrue(np.all(np.isfinite(grad)), variable.name)
+        last = variable is getattr(net, "deconvs", [net])[-1].__dict__.get(
+          "bias"
+        )
+        if variable.name in silent(make_pair) and not last:
+          self.assertLess(size, 1e-5, variable.name)
+        else:
+          self.assertGreater(size, 1e-5, variable.name)
+
+  @parameterized.named_parameters(*CASES)
+  def test_names_are_unique_and_say_whose_they_are(self, make_pair, spec):
+    g, d, _ = make(make_pair, spec)
+    for net, player in ((g, "g/"), (d, "d/")):
+      self.assertLen(set(names(net)), len(net.variables))
+      for name in names(net):
+        self.assertStartsWith(name, player)
+
+  @parameterized.named_parameters(*CASES)
+  def test_watching_repeats_and_changes_nothing(self, make_pair, spec):
+    g, d, batch = make(make_pair, spec)
+    shake(g, d)
+    before = testing.values([*g.variables, *d.variables])
+    for mode in (Mode.WATCH, Mode.EVAL):
+      images = g(batch.z, batch.labels, mode)
+      self.assertAllEqual(g(batch.z, batch.labels, mode), images)
+      logits = d(images, batch.labels, mode)
+      self.assertAllEqual(d(images, batch.labels, mode), logits)
+    after = testing.values([*g.variables, *d.variables])
+    for one, other in zip(before, after):
+      self.assertAllEqual(one, other)
+
+  @parameterized.named_parameters(*CASES)
+  def test_a_turn_moves_all_state_and_no_weight(self, make_pair, spec):
+    g, d, batch = make(make_pair, spec)
+    for net, x in ((g, batch.z), (d, batch.images)):
+      before = testing.values(net.variables)
+      net(x, batch.labels, Mode.TURN)
+      for variable, old in zip(net.variables, before):
+        # A vector of one entry has length one before and after.
+        still = variable.trainable or variable.shape.num_elements() == 1
+        self.assertEqual(np.array_equal(variable, old), still, variable.name)
+
+  @parameterized.named_parameters(*CONDITIONAL)
+  def test_labels_matter_to_both(self, make_pair, spec):
+    g, d, batch = make(make_pair, spec)
+    shake(g, d)
+    others = (batch.labels + 1) % spec.num_classes
+    ours, theirs = (g(batch.z, y, Mode.EVAL) for y in (batch.labels, others))
+    difference = np.abs(ours - theirs).max((1, 2, 3))
+    self.assertAllGreater(difference, 1e-4)
+    ours, theirs = (
+      d(batch.images, y, Mode.EVAL) for y in (batch.labels, others)
+    )
+    self.assertAllGreater(np.abs(ours - theirs), 1e-4)
+
+  @parameterized.named_parameters(*CASES)
+  def test_evaluation_judges_each_sample_alone(self, make_pair, spec):
+    g, d, batch = make(make_pair, spec)
+    shake(g, d)
+    half = testing.BATCH_HALF if hasattr(testing, "BATCH_HALF") else BATCH // 2
+    labels = None if batch.labels is None else batch.labels[:half]
+    for net, x in ((g, batch.z), (d, batch.images)):
+      whole = net(x, batch.labels, Mode.EVAL)
+      part = net(x[:half], labels, Mode.EVAL)
+      self.assertAllClose(part, whole[:half], rtol=1e-4, atol=1e-5)
+
+  @parameterized.named_parameters(*CASES)
+  def test_weights_depend_on_the_seed_only(self, make_pair, spec):
+    tf.random.set_seed(1)
+    first = make(make_pair, spec, seed=1)
+    tf.random.set_seed(2)
+    same, other = make(make_pair, spec, seed=1), make(make_pair, spec, seed=2)
+    for i in range(2):
+      for a, b, c in zip(*(pair[i].variables for pair in (first, same, other))):
+        self.assertAllEqual(a, b)
+        if a.name.endswith("/w:0"):
+          self.assertFalse(np.any(np.equal(a, c)), a.name)
+
+  @parameterized.named_parameters(*SMALL)
+  def test_compiled_is_the_same(self, make_pair, spec):
+    g, d, batch = make(make_pair, spec)
+    twin = make(make_pair, spec)
+
+    def play(g, d):
+      images = g(batch.z, batch.labels, Mode.TURN)
+      return images, d(images, batch.labels, Mode.TURN)
+
+    compiled = tf.function(lambda: play(g, d), jit_compile=True)
+    self.assertAllClose(compiled(), play(*twin[:2]), rtol=1e-4, atol=1e-4)
+    for one, other in zip(g.variables + d.variables, (
+      twin.g.variables + twin.d.variables
+    )):
+      self.assertAllClose(one, other, rtol=1e-4, atol=1e-4)
+
+
+class ResolutionTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.product(
+    (
+      {"nets": dcgan, "resolution": 24},
+      {"nets": dcgan, "resolution": 48},
+      {"nets": dcgan, "resolution": 16},
+      {"nets": dcgan, "resolution": 0},
+      {"nets": sngan, "resolution": 48},
+      {"nets": sngan, "resolution": 16},
+      {"nets": sngan, "resolution": 512},
+    ),
+    player=("Generator", "Discriminator"),
+  )
+  def test_a_wrong_resolution_is_refused(self, nets, resolution, player):
+    spec = ImageSpec(resolution, channels=1, num_classes=0)
+    with self.assertRaisesRegex(ValueError, f"`resolution`.*got {resolution}"):
+      getattr(nets, player)(spec, 0, width=2)
+
+  @parameterized.named_parameters(
+    ("dcgan_32", dcgan_pair, 32, [16, 8, 4], [4, 8, 16]),
+    ("dcgan_128", dcgan_pair, 128, [64, 32, 16, 8, 4], [4, 8, 16, 32, 64]),
+  )
+  def test_widths_double_towards_the_middle(self, make_pair, size, g_in, d_out):
+    g, d = make_pair(ImageSpec(size, 1, 0), 0)
+    self.assertEqual([m.weight.w.shape[3] for m in g.deconvs], g_in)
+    self.assertEqual([m.weight.w.shape[3] for m in d.convs], d_out)
+
+  @parameterized.named_parameters(
+    ("32", 32, [4, 4, 4], [4, 4, 4, 4]),
+    ("64", 64, [32, 16, 8, 4], [4, 8, 16, 32, 64]),
+    ("128", 128, [64, 32, 16, 8, 4], [4, 8, 16, 32, 64, 64]),
+  )
+  def test_sngan_has_the_blocks_of_the_paper(self, size, g_out, d_out):
+    g, d = sngan_pair(ImageSpec(size, 1, 0), 0)
+    self.assertEqual([b.conv2.weight.w.shape[3] for b in g.blocks], g_out)
+    self.assertEqual([b.conv2.weight.w.shape[3] for b in d.blocks], d_out)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,65 @@
+"""Draws depend on seed, step and purpose, and not on the replicas."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.game import noise
+from tests import testing
+
+KEY = {"seed": 7, "step": 11, "purpose": "z0"}
+
+
+def draw(shape, **changes):
+  key = {**KEY, **changes}
+  key["step"] = tf.constant(key["step"], tf.int64)
+  return noise.normal(shape, **key)
+
+
+class NoiseTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("codes", [3, 5]), ("one_row", [1, 4]), ("images", [2, 4, 4, 3])
+  )
+  def test_replicas_together_hold_the_draw_of_one(self, shape):
+    parts = testing.run_on_replicas(lambda: draw(shape))
+    for part in parts:
+      self.assertEqual(part.shape, tuple(shape))
+    whole = draw([testing.NUM_REPLICAS * shape[0], *shape[1:]])
+    self.assertAllEqual(np.concatenate(parts), whole)
+
+  def test_no_row_comes_twice(self):
+    parts = testing.run_on_replicas(lambda: draw([3, 5]))
+    rows = np.concatenate(parts)
+    self.assertLen(np.unique(rows, axis=0), 3 * testing.NUM_REPLICAS)
+
+  def test_the_same_key_draws_the_same_inside_and_outside_a_trace(self):
+    tf.random.set_seed(1)
+    first = draw([4, 3])
+    tf.random.set_seed(2)
+    self.assertAllEqual(draw([4, 3]), first)
+    traced = tf.function(lambda step: noise.normal([4, 3], 7, step, "z0"))
+    self.assertAllEqual(traced(tf.constant(11, tf.int64)), first)
+
+  @parameterized.named_parameters(
+    ("step", {"step": 12}),
+    ("first_step", {"step": 0}),
+    ("purpose", {"purpose": "z1"}),
+    ("seed", {"seed": 8}),
+    ("seed_of_zero", {"seed": 0}),
+    ("step_and_seed_swapped", {"step": 7, "seed": 11}),
+  )
+  def test_another_key_draws_something_unrelated(self, changes):
+    ours, theirs = draw([4000]), draw([4000], **changes)
+    self.assertLess(abs(np.corrcoef(ours, theirs)[0, 1]), 0.06)
+    self.assertFalse(np.any(np.equal(ours, theirs)))
+
+  def test_draws_are_standard_normal(self):
+    x = draw([20000]).numpy()
+    self.assertAllClose(x.mean(), 0.0, atol=0.03)
+    self.assertAllClose(x.std(), 1.0, atol=0.03)
+    self.assertAllClose((x**3).mean(), 0.0, atol=0.1)
+    self.assertAllClose((x**4).mean(), 3.0, atol=0.2)
+
+
+if __name__ == "__main__":
+  tf.test.main()

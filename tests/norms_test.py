@@ -1,0 +1,212 @@
+"""Batch norm against NumPy, and many replicas against one."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine import strategies
+from paragan_tf.nets import norms
+from paragan_tf.types import Mode
+from tests import testing
+
+CHANNELS, CLASSES = 3, 4
+SHAPE = [8, 4, 4, CHANNELS]
+LABELS = np.array([0, 1, 2, 3, 3, 1, 0, 0], np.int32)
+
+
+def random(*shape, seed=0):
+  return np.random.RandomState(seed).randn(*shape).astype(np.float32)
+
+
+def inputs(mean=0.7, std=1.5, seed=1):
+  """Returns images whose samples have means of their own."""
+  offsets = random(SHAPE[0], 1, 1, CHANNELS, seed=9)
+  return std * random(*SHAPE, seed=seed) + mean + offsets
+
+
+def moments(x):
+  x = x.astype(np.float64)
+  return x.mean((0, 1, 2)), x.var((0, 1, 2))
+
+
+def normalized(x, mean, variance, epsilon=1e-5):
+  return (x.astype(np.float64) - mean) / np.sqrt(np.add(variance, epsilon))
+
+
+def make(num_classes=0, shaken=True, **options):
+  """Returns a norm, with `gamma` and `beta` away from zero if shaken."""
+  norm = norms.BatchNorm(CHANNELS, num_classes, **options)
+  if shaken:
+    norm.gamma.assign(0.5 * random(*norm.gamma.shape, seed=2))
+    norm.beta.assign(0.5 * random(*norm.beta.shape, seed=3))
+  return norm
+
+
+class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(("turn", Mode.TURN), ("watch", Mode.WATCH))
+  def test_scales_by_one_plus_gamma_and_adds_beta(self, mode):
+    x, norm = inputs(), make()
+    expected = normalized(x, *moments(x)) * (1 + norm.gamma.numpy())
+    expected += norm.beta.numpy()
+    y = norm(x, None, mode)
+    self.assertAllClose(y, expected, rtol=1e-4, atol=1e-4)
+
+  @parameterized.named_parameters(("plain", 0), ("conditional", CLASSES))
+  def test_starts_as_the_plain_norm(self, num_classes):
+    x, norm = inputs(), make(num_classes, shaken=False)
+    self.assertAllEqual(norm.gamma, tf.zeros_like(norm.gamma))
+    self.assertAllEqual(norm.beta, tf.zeros_like(norm.beta))
+    y = norm(x, LABELS, Mode.WATCH).numpy()
+    self.assertAllClose(y, normalized(x, *moments(x)), rtol=1e-4, atol=1e-4)
+    self.assertAllClose(y.mean((0, 1, 2)), np.zeros([CHANNELS]), atol=1e-5)
+    self.assertAllClose(y.var((0, 1, 2)), np.ones([CHANNELS]), atol=1e-4)
+
+  @parameterized.named_parameters(
+    ("turn", Mode.TURN), ("watch", Mode.WATCH), ("eval", Mode.EVAL)
+  )
+  def test_each_sample_has_the_scale_of_its_class(self, mode):
+    x, norm = inputs(), make(CLASSES)
+    y = norm(x, LABELS, mode)
+    for i, label in enumerate(LABELS):
+      one = make(shaken=False)
+      one.gamma.assign(norm.gamma[label])
+      one.beta.assign(norm.beta[label])
+      # The class is one sample's, the statistics are the batch's.
+      self.assertAllClose(y[i], one(x, None, mode)[i], rtol=1e-5, atol=1e-5)
+
+  def test_a_turn_moves_the_statistics_by_their_share(self):
+    norm = make(momentum=0.8)
+    mean, variance = np.zeros([CHANNELS]), np.ones([CHANNELS])
+    for seed in range(3):
+      x = inputs(seed=seed)
+      norm(x, None, Mode.TURN)
+      batch_mean, batch_variance = moments(x)
+      mean = 0.8 * mean + 0.2 * batch_mean
+      variance = 0.8 * variance + 0.2 * batch_variance
+      self.assertAllClose(norm.mean, mean, rtol=1e-5)
+      self.assertAllClose(norm.variance, variance, rtol=1e-5)
+
+  @parameterized.named_parameters(("watch", Mode.WATCH), ("eval", Mode.EVAL))
+  def test_nobody_else_moves_them(self, mode):
+    norm = make()
+    before = testing.values(norm.variables)
+    norm(inputs(), None, mode)
+    self.assertAllEqual(testing.values(norm.variables), before)
+
+  def test_evaluation_uses_the_stored_statistics(self):
+    x, norm = inputs(), make()
+    norm.mean.assign([1.0, -2.0, 0.5])
+    norm.variance.assign([4.0, 0.25, 9.0])
+    expected = normalized(x, [1.0, -2.0, 0.5], [4.0, 0.25, 9.0])
+    expected = expected * (1 + norm.gamma.numpy()) + norm.beta.numpy()
+    self.assertAllClose(
+      norm(x, None, Mode.EVAL), expected, rtol=1e-4, atol=1e-4
+    )
+    # A sample does not feel its batch.
+    self.assertAllClose(
+      norm(x[:1], None, Mode.EVAL), norm(x, None, Mode.EVAL)[:1]
+    )
+
+  def test_statistics_are_not_trained(self):
+    names = [variable.name for variable in make().trainable_variables]
+    self.assertCountEqual(names, ["norm/gamma:0", "norm/beta:0"])
+    names = [variable.name for variable in make().non_trainable_variables]
+    self.assertCountEqual(names, ["norm/mean:0", "norm/variance:0"])
+
+  @parameterized.named_parameters(("one", 1.0), ("negative", -0.1))
+  def test_bad_momentum_is_refused(self, momentum):
+    with self.assertRaisesRegex(ValueError, f"`momentum`.*{momentum}"):
+      make(momentum=momentum)
+
+
+def run_on_four(norm, x, weights, labels):
+  """Cuts the batch in four; returns outputs and gradients of each replica."""
+
+  def replica(x, weights, labels):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = norm(x, labels, Mode.TURN)
+      loss = tf.reduce_sum(weights * y**3)
+    return y, *tape.gradient(loss, [x, norm.gamma, norm.beta])
+
+  cut = [np.split(part, testing.NUM_REPLICAS) for part in (x, weights, labels)]
+  return [list(part) for part in zip(*testing.run_on_replicas(replica, *cut))]
+
+
+def run_on_one(norm, x, weights, labels):
+  x = tf.constant(x)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = norm(x, labels, Mode.TURN)
+    loss = tf.reduce_sum(weights * y**3)
+  grads = tape.gradient(loss, [x, norm.gamma, norm.beta])
+  return [y, *(tf.convert_to_tensor(grad) for grad in grads)]
+
+
+class CrossReplicaTest(tf.test.TestCase, parameterized.TestCase):
+  def make(self, *args, **options):
+    with strategies.scope(testing.strategy()):
+      return make(*args, **options)
+
+  def setUp(self):
+    super().setUp()
+    self.x, self.weights = inputs(), random(*SHAPE, seed=5)
+
+  @parameterized.named_parameters(("plain", 0), ("conditional", CLASSES))
+  def test_four_replicas_equal_one_with_the_whole_batch(self, num_classes):
+    four, one = self.make(num_classes, cross_replica=True), make(num_classes)
+    args = self.x, self.weights, LABELS
+    y, dx, dgamma, dbeta = run_on_four(four, *args)
+    whole = run_on_one(one, *args)
+    close = {"rtol": 1e-3, "atol": 1e-3}
+    self.assertAllClose(np.concatenate(y), whole[0], **close)
+    self.assertAllClose(np.concatenate(dx), whole[1], **close)
+    # Each replica has the gradient of its own loss; the whole is their sum.
+    self.assertAllClose(sum(dgamma), whole[2], **close)
+    self.assertAllClose(sum(dbeta), whole[3], **close)
+    for ours, theirs in ((four.mean, one.mean), (four.variance, one.variance)):
+      for copy in strategies.copies(testing.strategy(), ours):
+        self.assertAllClose(copy, theirs, rtol=1e-4)
+
+  def test_without_it_each_replica_is_alone(self):
+    args = self.x, self.weights, LABELS
+    alone = self.make(CLASSES, cross_replica=False)
+    y, dx, _, _ = run_on_four(alone, *args)
+    for i in range(testing.NUM_REPLICAS):
+      rows = slice(2 * i, 2 * i + 2)
+      one = make(CLASSES)
+      own = run_on_one(one, *(part[rows] for part in args))
+      self.assertAllClose(y[i], own[0], rtol=1e-3, atol=1e-3)
+      self.assertAllClose(dx[i], own[1], rtol=1e-3, atol=1e-3)
+      copy = strategies.copies(testing.strategy(), alone.mean)[i]
+      self.assertAllClose(copy, one.mean, rtol=1e-4)
+    whole = run_on_one(make(CLASSES), *args)
+    self.assertGreater(np.abs(np.concatenate(y) - whole[0]).max(), 0.1)
+
+  @parameterized.named_parameters(("local", False), ("cross_replica", True))
+  def test_a_large_mean_leaves_the_variance_accurate(self, cross_replica):
+    x = 100 + random(*SHAPE, seed=6)
+    norm = self.make(cross_replica=cross_replica, momentum=0.0)
+    y = np.concatenate(run_on_four(norm, x, self.weights, LABELS)[0])
+    parts = [x] if cross_replica else np.split(x, testing.NUM_REPLICAS)
+    expected = np.concatenate([normalized(p, *moments(p)) for p in parts])
+    expected = expected * (1 + norm.gamma.numpy()) + norm.beta.numpy()
+    error = np.abs(y - expected).max() / np.abs(expected).max()
+    self.assertLess(error, 1e-3)
+    variances = strategies.copies(testing.strategy(), norm.variance)
+    for i, variance in enumerate(variances):
+      exact = moments(parts[i % len(parts)])[1]
+      self.assertAllClose(variance, exact, rtol=1e-3)
+
+  @parameterized.named_parameters(("local", False), ("cross_replica", True))
+  def test_a_nearly_constant_channel_stays_finite(self, cross_replica):
+    x = 100 + 1e-3 * random(*SHAPE, seed=4)
+    norm = self.make(shaken=False, cross_replica=cross_replica)
+    y, dx, _, _ = run_on_four(norm, x, self.weights, LABELS)
+    self.assertAllInRange(y, -5.0, 5.0)
+    self.assertTrue(np.all(np.isfinite(dx)))
+    self.assertGreater(np.abs(y).max(), 0.1)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,210 @@
+"""One step: who moves, against whom, and that replicas only share the work."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine import strategies
+from paragan_tf.engine.step import Player, Step
+from paragan_tf.game import losses, noise, optimizers, schedule
+from paragan_tf.game.ema import Ema
+from paragan_tf.nets import dcgan, linear, norms
+from paragan_tf.sync import exchange
+from paragan_tf.types import ImageSpec, Mode, Scores
+from tests import testing
+
+ONE = tf.distribute.get_strategy
+SMALL = ImageSpec(resolution=32, channels=1, num_classes=3)
+
+
+def make_step(
+  strategy,
+  make_exchange=exchange.AllReduce,
+  nets=linear,
+  spec=testing.SPEC,
+  num_d_steps=1,
+  optimizer=optimizers.SGD,
+  loss=losses.hinge,
+  **sizes,
+):
+  """Builds a whole step from small parts."""
+  with strategies.scope(strategy):
+    g = nets.Generator(spec, 0, z_dim=4, **sizes, name="g")
+    twin = nets.Generator(spec, 0, z_dim=4, **sizes, name="g_ema")
+    d = nets.Discriminator(spec, 0, spectral=True, **sizes, name="d")
+    return Step(
+      Player(g, optimizer(name="g_optimizer"), make_exchange()),
+      Player(d, optimizer(name="d_optimizer"), make_exchange()),
+      loss,
+      schedule.Sequential(num_d_steps),
+      Ema(g, twin, decay=0.5, start_step=1),
+      seed=3,
+    )
+
+
+def run_whole(step, images, labels, num_steps):
+  """Trains on one replica that takes the whole batch; traced."""
+  run = tf.function(step, autograph=False)
+  for t in range(num_steps):
+    run(tf.constant(images[t]), tf.constant(labels[t]), t % step.cycle)
+
+
+def run_shared(step, images, labels, num_steps):
+  """Trains on four replicas that share the batch."""
+  strategy = testing.strategy()
+  run = tf.function(
+    lambda x, y, phase: strategy.run(step, args=(x, y, phase)),
+    autograph=False,
+  )
+  for t in range(num_steps):
+    x, y = (
+      testing.distribute(np.split(part[t], testing.NUM_REPLICAS))
+      for part in (images, labels)
+    )
+    run(x, y, t % step.cycle)
+
+
+def weights(step, strategy):
+  """Returns replica 0's value of every variable, by name."""
+  return {
+    variable.name: strategies.copies(strategy, variable)[0].numpy()
+    for variable in step.variables
+  }
+
+
+class StepTest(tf.test.TestCase, parameterized.TestCase):
+  def data(self, num_steps, size, spec=testing.SPEC):
+    """Returns one batch a step, of images and of labels."""
+    images = [testing.images(size, spec, seed=t) for t in range(num_steps)]
+    labels = [testing.labels(size, spec, seed=t) for t in range(num_steps)]
+    return images, labels
+
+  @parameterized.parameters(1, 2)
+  def test_d_moves_first_and_g_answers_the_new_d(self, num_d_steps):
+    step = make_step(ONE(), num_d_steps=num_d_steps)
+    by_hand = make_step(ONE(), num_d_steps=num_d_steps)
+    images, labels = self.data(3, 4 * num_d_steps)
+    run_whole(step, images, labels, 3)
+    g, d = (by_hand.players[name].net for name in ("g", "d"))
+    for t in range(3):
+      parts = zip(
+        np.split(images[t], num_d_steps), np.split(labels[t], num_d_steps)
+      )
+      for turn, (x, y) in enumerate(parts):
+        z = noise.normal([4, 4], 3, tf.constant(t), f"z{turn}")
+        fake = g(z, y, Mode.WATCH)
+        with tf.GradientTape() as tape:
+          both = tf.concat([x, fake], 0)
+          real, fake = tf.split(d(both, np.tile(y, 2), Mode.TURN), 2)
+          loss = tf.reduce_mean(tf.nn.relu(1 - real)) + tf.reduce_mean(
+            tf.nn.relu(1 + fake)
+          )
+        for w, dw in zip(
+          d.trainable_variables, tape.gradient(loss, d.trainable_variables)
+        ):
+          w.assign_sub(0.01 * dw)
+      z = noise.normal([4, 4], 3, tf.constant(t), f"z{num_d_steps}")
+      with tf.GradientTape() as tape:
+        loss = -tf.reduce_mean(d(g(z, y, Mode.TURN), y, Mode.WATCH))
+      for w, dw in zip(
+        g.trainable_variables, tape.gradient(loss, g.trainable_variables)
+      ):
+        w.assign_sub(0.01 * dw)
+    for who in ("g", "d"):
+      for ours, theirs in zip(
+        step.players[who].net.variables, by_hand.players[who].net.variables
+      ):
+        self.assertAllClose(ours, theirs, atol=1e-6)
+        self.assertNotAllClose(ours, tf.zeros_like(ours), atol=1e-7)
+
+  def test_each_player_descends_its_own_loss(self):
+    parts = dict(loss=losses.non_saturating)
+    step, before = make_step(ONE(), **parts), make_step(ONE(), **parts)
+    images, labels = (tf.constant(x[0]) for x in self.data(1, 64))
+    logs = step(images, labels, 0)
+    d = step.players["d"].net
+    # D against the G that it saw, G against the D that it saw.
+    for who, g in (("d", before), ("g", step)):
+      z = noise.normal([64, 4], 3, tf.constant(0), {"d": "z0", "g": "z1"}[who])
+      fake = g.players["g"].net(z, labels, Mode.EVAL)
+      scores = (d(x, labels, Mode.EVAL) for x in (images, fake))
+      loss = getattr(losses.non_saturating(Scores(*scores)), who)
+      self.assertLess(float(loss), float(logs[f"{who}/loss"]))
+
+  @parameterized.named_parameters(
+    ("linear", dict(), testing.SPEC, 8, False),
+    ("dcgan", dict(nets=dcgan, width=2), SMALL, 8, True),
+    ("two_d_steps", dict(num_d_steps=2), testing.SPEC, 16, False),
+  )
+  def test_four_replicas_equal_one_with_the_whole_batch(
+    self, parts, spec, size, has_norms
+  ):
+    parts = dict(parts, spec=spec, optimizer=optimizers.Momentum)
+    shared = make_step(testing.strategy(), **parts)
+    whole = make_step(ONE(), **parts)
+    for step in (shared, whole):
+      for module in step.submodules:
+        if isinstance(module, norms.BatchNorm):
+          module.cross_replica = True
+          self.assertTrue(has_norms)
+    images, labels = self.data(4, size, spec)
+    run_whole(whole, images, labels, 4)
+    run_shared(shared, *self._in_turns(images, labels, parts), 4)
+    expected, got = weights(whole, ONE()), weights(shared, testing.strategy())
+    self.assertEqual(expected.keys(), got.keys())
+    for name, value in expected.items():
+      self.assertAllClose(got[name], value, atol=1e-5, msg=name)
+
+  def _in_turns(self, images, labels, parts):
+    """Orders a global batch so that each replica gets its share of each turn.
+
+    A step's batch holds one after the other what each of D's turns takes.
+    """
+    num = parts.get("num_d_steps", 1)
+    replicas = testing.NUM_REPLICAS
+
+    def order(x):
+      x = x.reshape([num, replicas, -1, *x.shape[1:]])
+      return x.swapaxes(0, 1).reshape([-1, *x.shape[3:]])
+
+    return [order(x) for x in images], [order(x) for x in labels]
+
+  def test_the_cycle_is_what_all_periods_share(self):
+    step = make_step(ONE(), lambda: exchange.Periodic(period=3))
+    self.assertEqual(step.cycle, 3)
+
+  def test_every_scalar_it_names_is_returned(self):
+    step = make_step(ONE())
+    images, labels = self.data(1, 4)
+    logs = step(tf.constant(images[0]), tf.constant(labels[0]), 0)
+    self.assertCountEqual(logs, step.log_names)
+
+  def test_the_average_follows_g_after_its_start(self):
+    step = make_step(ONE())
+    images, labels = self.data(3, 4)
+    g, twin = step.players["g"].net, step.ema.twin
+    expected = None
+    for t in range(3):
+      step(tf.constant(images[t]), tf.constant(labels[t]), 0)
+      now = testing.values(g.variables)
+      if t == 0:
+        expected = now
+      else:
+        expected = [0.5 * (a + b) for a, b in zip(expected, now)]
+      self.assertAllClose(testing.values(twin.variables), expected)
+    self.assertEqual(int(step.count), 3)
+
+  def test_compiles_with_xla_to_the_same_values(self):
+    plain, compiled = make_step(ONE()), make_step(ONE())
+    images, labels = self.data(3, 4)
+    run_whole(plain, images, labels, 3)
+    run = tf.function(compiled, autograph=False, jit_compile=True)
+    for t in range(3):
+      run(tf.constant(images[t]), tf.constant(labels[t]), 0)
+    expected, got = weights(plain, ONE()), weights(compiled, ONE())
+    for name, value in expected.items():
+      self.assertAllClose(got[name], value, atol=1e-4, msg=name)
+
+
+if __name__ == "__main__":
+  tf.test.main()

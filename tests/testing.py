@@ -1,0 +1,109 @@
+"""What the tests share: four replicas on the CPU, and small random batches.
+
+Four, so that a ring has a neighbor's neighbor. `conftest.py` calls `strategy`
+before any test module is imported: the CPU can be split only until the first
+tensor is made.
+"""
+
+import functools
+from typing import Any, Callable, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.engine import strategies
+from paragan_tf.types import Batch, ImageSpec
+
+NUM_REPLICAS = 4
+
+# For the linear pair.
+SPEC = ImageSpec(resolution=8, channels=1, num_classes=3)
+
+
+@functools.cache
+def strategy() -> tf.distribute.Strategy:
+  """Returns the strategy of four replicas that the whole process shares."""
+  return strategies.choose(NUM_REPLICAS).strategy
+
+
+def distribute(values: Sequence[Any]) -> Any:
+  """Gives each replica its value, or nest of them, out of a list."""
+  values = tf.nest.map_structure(tf.convert_to_tensor, list(values))
+  return strategy().experimental_distribute_values_from_function(
+    lambda context: values[context.replica_id_in_sync_group]
+  )
+
+
+def run_on_replicas(fn: Callable, *per_replica: Sequence[Any]) -> List[Any]:
+  """Returns what each replica returns, as NumPy arrays.
+
+  Args:
+    fn: Called once on each replica, traced: returns tensors, a nest of
+      them, or nothing.
+    *per_replica: One list for each argument of `fn`, with a value (or a nest
+      of them) for each replica.
+  """
+
+  def distribute(values):
+    values = _tensors(list(values))
+    return strategy().experimental_distribute_values_from_function(
+      lambda context: values[context.replica_id_in_sync_group]
+    )
+
+  run = tf.function(
+    lambda *args: strategy().run(fn, args=args), autograph=False
+  )
+  results = run(*(distribute(values) for values in per_replica))
+
+  def on_replica(i):
+    def pick(result):
+      if result is None:
+        return None
+      return strategy().experimental_local_results(result)[i].numpy()
+
+    return tf.nest.map_structure(pick, results)
+
+  return [on_replica(i) for i in range(NUM_REPLICAS)]
+
+
+def images(num: int, spec: ImageSpec = SPEC, seed: int = 0) -> np.ndarray:
+  """Returns uniform noise in [-1, 1], `[num, h, w, c]`."""
+  shape = [num, spec.resolution, spec.resolution, spec.channels]
+  return _random(seed, 1).uniform(-1, 1, shape).astype(np.float32)
+
+
+def labels(
+  num: int, spec: ImageSpec = SPEC, seed: int = 0
+) -> Optional[np.ndarray]:
+  """Returns class ids, `[num]`, or `None` if there are no classes."""
+  if not spec.num_classes:
+    return None
+  return _random(seed, 2).randint(spec.num_classes, size=num).astype(np.int32)
+
+
+def z(num: int, z_dim: int = 4, seed: int = 0) -> np.ndarray:
+  """Returns standard normal latent codes, `[num, z_dim]`."""
+  return _random(seed, 3).randn(num, z_dim).astype(np.float32)
+
+
+def batch(
+  num: int, spec: ImageSpec = SPEC, z_dim: int = 4, seed: int = 0
+) -> Batch:
+  """Returns one replica's share of one step."""
+  reals = images(num, spec, seed), labels(num, spec, seed)
+  return _tensors(Batch(*reals, z(num, z_dim, seed)))
+
+
+def values(variables: Sequence[tf.Variable]) -> List[np.ndarray]:
+  """Returns what the variables hold now, copied."""
+  return [np.array(variable) for variable in variables]
+
+
+def _tensors(nest: Any) -> Any:
+  return tf.nest.map_structure(
+    lambda x: None if x is None else tf.convert_to_tensor(x), nest
+  )
+
+
+def _random(seed: int, purpose: int) -> np.random.RandomState:
+  return np.random.RandomState([seed, purpose])

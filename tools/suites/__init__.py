@@ -1,0 +1,1 @@
+"""What the benchmark can measure: one file a suite, and what suites share."""

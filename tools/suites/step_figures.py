@@ -1,0 +1,66 @@
+"""What the suite `step` says: its figures, and the table of them."""
+
+from typing import Dict
+
+from tools.suites.rounds import Quartiles, quartiles
+
+TITLES = {
+  "ours": "ours",
+  "tfgan": "TF-GAN",
+  "tfgan_same_allocator": "TF-GAN with our allocator",
+  "tfgan_estimator": "TF-GAN fetching D's loss, as Estimator does",
+}
+
+
+def gather(results, work, num_steps: int, images: int) -> Dict[str, float]:
+  """Returns the flat figures; a spread is `_low` and `_high`, the quartiles."""
+  figures: Dict[str, float] = {}
+
+  def add(name: str, values: Quartiles) -> None:
+    figures[name] = values.median
+    figures[f"{name}_low"], figures[f"{name}_high"] = values.low, values.high
+
+  steps_per_second = {name: num_steps / results[name] for name in TITLES}
+  for name, speed in steps_per_second.items():
+    prefix = "" if name == "ours" else f"{name}_"
+    add(f"{prefix}images_per_second", quartiles(images * speed))
+    if name != "ours":
+      add(f"vs_{name}", quartiles(steps_per_second["ours"] / speed))
+  executed = work["ours"].executed * steps_per_second["ours"]
+  add("fraction_of_peak", quartiles(executed / results["peak"]))
+  add("peak_gflops", quartiles(2e-9 * results["peak"]))
+  figures["best_peak_gflops"] = 2e-9 * results["peak"].max()
+  figures["gflops_per_step"] = 2e-9 * work["ours"].executed
+  figures["gflops_per_step_as_written"] = 2e-9 * work["ours"].as_written
+  figures["tfgan_gflops_per_step"] = 2e-9 * work["tfgan"].executed
+  figures["num_rounds"] = len(results["peak"])
+  figures["steps_per_round"] = num_steps
+  return figures
+
+
+def table(figures: Dict[str, float]) -> str:
+  """Returns the figures as lines, median and quartiles."""
+
+  def spread(name: str, form: str) -> str:
+    ends = (format(figures[f"{name}_{end}"], form) for end in ("low", "high"))
+    return f"{format(figures[name], form)} ({' - '.join(ends)})"
+
+  lines = [f"{'':44} {'images/s':22} ours is faster"]
+  for name, title in TITLES.items():
+    prefix = "" if name == "ours" else f"{name}_"
+    speed = spread(f"{prefix}images_per_second", ".1f")
+    ratio = "" if name == "ours" else spread(f"vs_{name}", ".2f")
+    lines.append(f"{title:44} {speed:22} {ratio}".rstrip())
+  return "\n".join(
+    [
+      *lines,
+      "",
+      f"GFLOP a step: ours {figures['gflops_per_step']:.2f}, "
+      f"TF-GAN {figures['tfgan_gflops_per_step']:.2f}; "
+      f"as the paper writes it {figures['gflops_per_step_as_written']:.2f}",
+      f"matmul peak:  {spread('peak_gflops', '.1f')} GFLOP/s; our step reaches "
+      f"{spread('fraction_of_peak', '.1%')}",
+      f"{figures['num_rounds']} rounds of {figures['steps_per_round']} step(s) "
+      f"each, median (quartiles); load {figures['load_before']:.1f} before",
+    ]
+  )
