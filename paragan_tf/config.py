@@ -54,6 +54,17 @@ def differences(
   return rows
 
 
+def plain(error: Exception) -> str:
+  """Returns an error's own words, without the calls that gin adds to them."""
+  return " ".join(str(error).split("\n  In call to configurable")[0].split())
+
+
+def culprit(error: Exception) -> str:
+  """Returns the configurable in whose call an error was raised."""
+  found = re.search(r"In call to configurable '([\w.]+)'", str(error))
+  return found[1] if found else "the config"
+
+
 def _bindings(text: str) -> Dict[str, str]:
   return {
     match[1]: " ".join(match[2].replace("\\\n", " ").split())

@@ -330,8 +330,12 @@ def prepare(
   print(f"Training on {choice.reason}.", flush=True)
   try:
     return Run(Experiment(choice.strategy), model_dir)
-  except (TypeError, RuntimeError) as e:  # Gin's: a value of the wrong kind.
-    raise ValueError(f"The config is wrong: {' '.join(str(e).split())}") from e
+  except ValueError as e:
+    raise ValueError(config.plain(e)) from e
+  except (TypeError, RuntimeError) as e:  # A value of the wrong kind.
+    raise ValueError(
+      f"A value of `{config.culprit(e)}` is wrong: {config.plain(e)}"
+    ) from e
 
 
 def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf.engine import strategies
 from paragan_tf.game import optimizers
+from tests import testing
 
 NUM_STEPS = 20
 NAMES = ("d/block1/w", "d/block1/b")
@@ -177,14 +179,10 @@ def make_weights(dtype=tf.float64):
   ]
 
 
-def make_grads(num_steps=NUM_STEPS):
+def make_grads(num_steps=NUM_STEPS, seed=2):
   """Returns gradients `[step][weight]`."""
-  rng = np.random.default_rng(2)
+  rng = np.random.default_rng(seed)
   return [[rng.normal(size=s) for s in SHAPES] for _ in range(num_steps)]
-
-
-def values(weights):
-  return [w.numpy() for w in weights]
 
 
 def train(optimizer, weights, grads, wrap=lambda fn: fn):
@@ -194,7 +192,7 @@ def train(optimizer, weights, grads, wrap=lambda fn: fn):
   history = []
   for g in grads:
     step(*[tf.constant(x, dtype) for x in g])
-    history.append(values(weights))
+    history.append(testing.values(weights))
   return history
 
 
@@ -211,7 +209,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     super().tearDown()
 
   def assert_follows(self, twin, history, alphas, args, rtol=1e-12):
-    for i, w in enumerate(values(make_weights())):
+    for i, w in enumerate(testing.values(make_weights())):
       gs = [g[i] for g in make_grads(len(history))]
       expected = list(twin(w, gs, alphas, *args))
       for h, x in zip(history, expected):
@@ -247,7 +245,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     optimizer, weights = start(make, args)
     if hasattr(optimizer, "weight_decay"):
       optimizer.weight_decay = 0.0
-    before = values(weights)
+    before = testing.values(weights)
     train(optimizer, weights, [[np.zeros(s) for s in SHAPES]] * 6)
     for w, expected in zip(weights, before):
       self.assertAllEqual(w, expected)
@@ -255,7 +253,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*OPTIMIZERS)
   def test_first_update_goes_downhill(self, make, twin, args):
     optimizer, weights = start(make, args)
-    before = values(weights)
+    before = testing.values(weights)
     optimizer.apply([tf.identity(w) for w in weights], weights)
     for w, old in zip(weights, before):
       self.assertAllEqual(np.sign(w - old), -np.sign(old))
@@ -297,6 +295,21 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
       wrap = functools.partial(tf.function, jit_compile=jit_compile)
       history = train(*start(make, args), grads, wrap)
       self.assertAllClose(history, eager, rtol=1e-12, atol=1e-12)
+
+  @parameterized.named_parameters(*OPTIMIZERS)
+  def test_a_replica_moves_as_if_alone(self, make, twin, args):
+    strategy = testing.strategy()
+    with strategies.scope(strategy):
+      optimizer, weights = start(make, args)
+    step = lambda g: optimizer.apply(g, weights)  # noqa: E731
+    run = tf.function(lambda g: strategy.run(step, args=(g,)))
+    grads = [make_grads(5, seed) for seed in range(testing.NUM_REPLICAS)]
+    for g in zip(*grads):
+      run(testing.distribute(g))
+    together = zip(*[strategy.experimental_local_results(w) for w in weights])
+    for replica, g in zip(together, grads):
+      alone = train(*start(make, args), g)[-1]
+      self.assertAllClose(list(replica), alone, rtol=1e-12, atol=1e-12)
 
   @parameterized.named_parameters(*OPTIMIZERS)
   def test_a_missing_gradient_names_its_weight(self, make, twin, args):

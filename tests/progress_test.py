@@ -1,5 +1,6 @@
 """Progress is a bar on a terminal, and few lines elsewhere."""
 
+import contextlib
 import fcntl
 import io
 import os
@@ -17,6 +18,18 @@ from paragan_tf.outputs import progress
 class Terminal(io.StringIO):
   def isatty(self):
     return True
+
+
+def read_all(terminal):
+  """Reads what came before the other end was closed, and closes this one."""
+  data = b""
+  with (
+    os.fdopen(terminal, "rb", buffering=0) as f,
+    contextlib.suppress(OSError),
+  ):
+    while chunk := f.read(4096):
+      data += chunk
+  return data.decode()
 
 
 class ProgressTest(tf.test.TestCase, parameterized.TestCase):
@@ -60,6 +73,13 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     lines = self.lines_of([(10, 1), (20, 2), (30, 3)])
     steps = [line.split(",")[0] for line in lines]
     self.assertEqual(steps, ["step 10/1000", "step 30/1000"])
+
+  def test_last_step_is_told_at_once(self):
+    stream = io.StringIO()
+    bar = progress.Progress(2, 0, stream)
+    self.update(bar, 1, at=1)
+    self.update(bar, 2, at=2)
+    self.assertEqual(stream.getvalue().count("\n"), 2)
 
   def test_no_update_is_no_line(self):
     self.assertEqual(self.lines_of([]), [])
@@ -123,8 +143,7 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
       bar = progress.Progress(100000, 0, stream)
       self.update(bar, 20000, at=10)
       bar.close()
-      text = os.read(reader, 100000).decode()
-    os.close(reader)
+    text = read_all(reader)
     shown = [part for part in text.split("\r") if "20000/100000" in part]
     self.assertNotEmpty(shown)
     self.assertLessEqual(max(map(len, shown)), columns)

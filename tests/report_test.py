@@ -209,14 +209,15 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_curve_has_its_points(self):
     self.write(d__loss=[0.0, 4.0, 2.0], g__loss=[2.0, 2.0, 2.0])
-    d, g = map(coordinates, self.page().paths("line"))
+    page = self.page()
+    d, g = map(coordinates, page.paths("line"))
     self.assertAllClose(d[:, 0], [0, 500, 1000])
     self.assertAllClose(g[:, 0], [0, 500, 1000])
     # From 0 to 4 and a twentieth more, downwards.
-    self.assertAllClose(
-      d[:, 1], [1000, 1000 * 0.2 / 4.2, 1000 * 2.2 / 4.2], 0.1
-    )
+    heights = np.array([4.2, 0.2, 2.2]) / 4.2 * 1000
+    self.assertAllClose(d[:, 1], heights, atol=0.1)
     self.assertAllClose(g[:, 1], [d[2, 1]] * 3)
+    self.assertLen(page.all("span", **{"class": "x"}), 3)
 
   def test_not_finite_values_break_the_line_and_are_marked(self):
     self.write(g__loss=[1.0, 2.0, np.nan, 1.5, np.inf])
@@ -257,6 +258,8 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(coordinates(line)[-1, 0], 1000)
     top = coordinates(band)[np.argmin(coordinates(band)[:, 1])]
     self.assertAllClose(top[0], 700, atol=3)
+    self.assertLess(top[1], coordinates(line)[:, 1].min() - 100)
+    self.assertIn("step 2,000:", page.text)
     self.assertLessEqual(len(page.all("rect")), 100)
     self.assertLess(len(self.source), 60_000)
 
@@ -266,7 +269,9 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.write(d__loss=values)
     page = self.page()
     self.assertIn("from 1 to 100,000", page.text)
-    usual = np.delete(coordinates(page.paths("line")[0])[:, 1], 50)
+    heights = coordinates(page.paths("line")[0])[:, 1]
+    self.assertEqual(heights[50], 0)
+    usual = np.delete(heights, 50)
     self.assertGreater(usual.max() - usual.min(), 250)
 
   def test_losses_share_a_chart_and_the_rest_is_grouped(self):
@@ -274,6 +279,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       x__b=[1.0],
       run_size=[1.0],
       g__norm=[1.0],
+      g__a=[1.0],
       g__loss=[1.0],
       d__loss=[2.0],
       d__a__b=[1.0],
@@ -290,6 +296,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
         "Discriminator",
         "- d/a/b",
         "Generator",
+        "- g/a",
         "- g/norm",
         "Run",
         "- run_size",
@@ -297,7 +304,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
         "- x/b",
       ],
     )
-    self.assertLen(page.all("svg"), 5)
+    self.assertLen(page.all("svg"), 6)
 
   def test_hover_tells_step_and_values(self):
     self.write(d__loss=[0.5, 0.25], g__loss=[1.0, 1234.5])

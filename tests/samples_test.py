@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from PIL import Image
 
-from paragan_tf.outputs import samples
+from paragan_tf.outputs import records, samples
 
 
 def flat(values, channels=1):
@@ -83,11 +83,13 @@ class GridTest(tf.test.TestCase, parameterized.TestCase):
 class PngTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(("gray", 1, "L"), ("color", 3, "RGB"))
   def test_file_holds_the_pixels_enlarged(self, channels, mode):
-    picture = samples.grid(flat([-1, 1], channels), columns=1)
+    picture = np.arange(3 * 2 * channels).reshape([3, 2, channels])
+    picture = picture.astype(np.uint8)
     path = os.path.join(self.get_temp_dir(), "new", "grid.png")
     samples.write_png(path, picture, scale=3)
     with Image.open(path) as image:
       self.assertEqual(image.mode, mode)
+      self.assertEqual(image.size, (6, 9))
       pixels = np.array(image).reshape([9, 6, channels])
     self.assertAllEqual(pixels, np.kron(picture, np.ones([3, 3, 1])))
 
@@ -121,16 +123,17 @@ class PngTest(tf.test.TestCase, parameterized.TestCase):
   def test_grids_are_found_by_step(self):
     folder = self.get_temp_dir()
     self.assertEqual(samples.png_paths(folder), {})
-    for step in (1200, 50, 123456789):
+    for step in (1200, 123456789, 50, 20000000):
       path = samples.png_path(folder, step)
       samples.write_png(path, np.zeros([1, 1, 1], np.uint8))
-    tf.io.gfile.GFile(f"{folder}/samples/00000007.png.part1", "w").close()
-    tf.io.gfile.GFile(f"{folder}/samples/best.png", "w").close()
+    for name in ("00000007.png.part1", "best.png", "7.txt"):
+      records.write_file(f"{folder}/samples/{name}", b"")
     self.assertEqual(
       list(samples.png_paths(folder).items()),
       [
         (50, f"{folder}/samples/00000050.png"),
         (1200, f"{folder}/samples/00001200.png"),
+        (20000000, f"{folder}/samples/20000000.png"),
         (123456789, f"{folder}/samples/123456789.png"),
       ],
     )

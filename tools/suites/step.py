@@ -1,17 +1,17 @@
 """The speed of one step, against TF-GAN training the same nets.
 
 Each side has a process of its own, since the memory allocator is a setting of
-the process. In every round each of them trains for as many steps:
+the process; all trace first, then take turns, a few steps each:
 
-    TF-GAN, ours, TF-GAN with our allocator, the machine's matmul in our process
+    TF-GAN, ours, TF-GAN with our allocator; a matmul in our process
 
-Ratios are taken within a round. TensorFlow is imported by the processes only.
+Ratios are taken within a round. TensorFlow is imported over there only.
 """
 
 import inspect
 import os
 import time
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import gin
 
@@ -24,6 +24,7 @@ from tools.suites.workers import Worker
 _GIN_FILE = "gin/runs/benchmark_step.gin"
 _ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 _QUICK_SECONDS, _FULL_SECONDS = 150, 450
+_NUM_WARM_UP_STEPS = 2
 _MATMUL_SIZE, _NUM_MATMULS = 2048, 3
 
 
@@ -31,40 +32,38 @@ def run(quick: bool) -> Tuple[str, Dict[str, float]]:
   """Returns a table to read and the figures by name."""
   deadline = time.monotonic() + (_QUICK_SECONDS if quick else _FULL_SECONDS)
   load = os.getloadavg()[0]
-  workers = {
-    "ours": Worker("ours", Ours),
-    "tfgan": Worker("tfgan", TFGAN, {_ALLOCATOR: None}),
-    "tfgan_same_allocator": Worker("tfgan", TFGAN, {_ALLOCATOR: "true"}),
-  }
+  num_steps = 1 if quick else 2
+  say(f"Starting three processes; the load is {load:.1f}.")
+  ours = Worker("ours", Ours)
+  tfgan = Worker("tfgan", TFGAN, {_ALLOCATOR: None})
+  pooled = Worker("tfgan_same_allocator", TFGAN, {_ALLOCATOR: "true"})
+  workers = (ours, tfgan, pooled)
   try:
-    say(f"Starting {len(workers)} processes; load {load:.1f} before.")
-    _ask_all(workers, "run", 2)  # Warms up.
-    work = _ask_all(workers, "work")
-    summary, images = workers["ours"].ask("summary")
-    num_steps = 1 if quick else 2
+    _ask_all(workers, "run", _NUM_WARM_UP_STEPS)
+    work = dict(zip(("ours", "tfgan"), _ask_all(workers, "work")))
+    summary, images = ours.ask("summary")
+    # Ours stands beside both that it is compared with.
     turns = {
-      "tfgan_estimator": lambda: workers["tfgan"].ask("run", num_steps, True),
-      "tfgan": lambda: workers["tfgan"].ask("run", num_steps),
-      "ours": lambda: workers["ours"].ask("run", num_steps),
-      "tfgan_same_allocator": lambda: workers["tfgan_same_allocator"].ask(
-        "run", num_steps
-      ),
-      "peak": lambda: workers["ours"].ask("peak"),
+      "tfgan_estimator": lambda: tfgan.ask("run", num_steps, True),
+      "tfgan": lambda: tfgan.ask("run", num_steps),
+      "ours": lambda: ours.ask("run", num_steps),
+      "tfgan_same_allocator": lambda: pooled.ask("run", num_steps),
+      "peak": lambda: ours.ask("peak"),
     }
     results = take_turns(turns, deadline)
   finally:
-    for worker in workers.values():
+    for worker in workers:
       worker.close()
   figures = step_figures.gather(results, work, num_steps, images)
   figures["load_before"] = load
   return f"{summary}\n\n{step_figures.table(figures)}", figures
 
 
-def _ask_all(workers: Dict[str, Worker], *order) -> Dict[str, Any]:
-  """Asks all at once: for what takes long and is not timed."""
-  for worker in workers.values():
+def _ask_all(workers: Sequence[Worker], *order) -> List[Any]:
+  """Asks all at once, for what takes long and is not timed."""
+  for worker in workers:
     worker.tell(*order)
-  return {name: worker.answer() for name, worker in workers.items()}
+  return [worker.answer() for worker in workers]
 
 
 class Ours:
@@ -144,7 +143,8 @@ class TFGAN:
 
     Args:
       num_steps: Updates of each player; the hooks make them.
-      fetch_loss: Asks for D's loss on a further batch, as `Estimator.train`.
+      fetch_loss: Asks for D's loss too, on a further batch, as
+        `Estimator.train` does for its log.
     """
     fetches = [self._ops.global_step_inc_op]
     if fetch_loss:

@@ -8,7 +8,7 @@ TITLES = {
   "ours": "ours",
   "tfgan": "TF-GAN",
   "tfgan_same_allocator": "TF-GAN with our allocator",
-  "tfgan_estimator": "TF-GAN fetching D's loss, as Estimator does",
+  "tfgan_estimator": "TF-GAN as its Estimator trains",
 }
 
 
@@ -45,22 +45,22 @@ def table(figures: Dict[str, float]) -> str:
     ends = (format(figures[f"{name}_{end}"], form) for end in ("low", "high"))
     return f"{format(figures[name], form)} ({' - '.join(ends)})"
 
-  lines = [f"{'':44} {'images/s':22} ours is faster"]
+  lines = [f"{'':30} {'images/s':22} ours is faster by"]
   for name, title in TITLES.items():
     prefix = "" if name == "ours" else f"{name}_"
     speed = spread(f"{prefix}images_per_second", ".1f")
     ratio = "" if name == "ours" else spread(f"vs_{name}", ".2f")
-    lines.append(f"{title:44} {speed:22} {ratio}".rstrip())
+    lines.append(f"{title:30} {speed:22} {ratio}".rstrip())
   return "\n".join(
     [
       *lines,
       "",
-      f"GFLOP a step: ours {figures['gflops_per_step']:.2f}, "
-      f"TF-GAN {figures['tfgan_gflops_per_step']:.2f}; "
-      f"as the paper writes it {figures['gflops_per_step_as_written']:.2f}",
-      f"matmul peak:  {spread('peak_gflops', '.1f')} GFLOP/s; our step reaches "
-      f"{spread('fraction_of_peak', '.1%')}",
-      f"{figures['num_rounds']} rounds of {figures['steps_per_round']} step(s) "
-      f"each, median (quartiles); load {figures['load_before']:.1f} before",
+      f"work   {figures['gflops_per_step']:.1f} GFLOP a step, TF-GAN "
+      f"{figures['tfgan_gflops_per_step']:.1f}; as the paper writes the nets "
+      f"{figures['gflops_per_step_as_written']:.1f}",
+      f"peak   {spread('peak_gflops', '.1f')} GFLOP/s by matmul; "
+      f"we reach {spread('fraction_of_peak', '.0%')}",
+      f"rounds {figures['num_rounds']} of {figures['steps_per_round']} step(s) "
+      f"a side; load {figures['load_before']:.1f} before",
     ]
   )

@@ -25,9 +25,9 @@ class Work(NamedTuple):
 
 
 def count(targets: Iterable) -> Work:
-  """Returns the work of all that the operations `targets` need."""
+  """Returns the work of running the operations `targets`."""
   executed = as_written = 0.0
-  for op in _needed(targets):
+  for op in _executed(targets):
     amount, factor = _multiply_adds(op)
     executed += amount
     as_written += amount * factor
@@ -40,16 +40,24 @@ def count_function(function) -> Work:
   return count([t.op for t in graph.outputs] + list(graph.control_outputs))
 
 
-def _needed(targets: Iterable) -> Iterator:
-  """Yields `targets` and their ancestors: what is not needed is not run."""
-  seen, waiting = set(), list(targets)
+def _executed(targets: Iterable) -> Iterator:
+  """Yields the operations that run when `targets` do.
+
+  TensorFlow leaves out what has no effect and whose value nobody takes, even if
+  others wait for it.
+  """
+  seen = set()
+  waiting = [(op, True) for op in targets]
   while waiting:
-    op = waiting.pop()
-    if op.name in seen:
+    op, value_taken = waiting.pop()
+    runs = value_taken or op.op_def.is_stateful
+    if (op.name, runs) in seen:
       continue
-    seen.add(op.name)
-    waiting += [t.op for t in op.inputs] + list(op.control_inputs)
-    yield op
+    seen.add((op.name, runs))
+    waiting += [(tensor.op, runs) for tensor in op.inputs]
+    waiting += [(waited_for, False) for waited_for in op.control_inputs]
+    if runs:
+      yield op
 
 
 def _multiply_adds(op):

@@ -1,0 +1,113 @@
+"""The train program as a user meets it: a real process, its words and codes."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.outputs import records
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def train(*flags, gin_file="gin/runs/smoke.gin"):
+  """Runs the program and returns the ended process."""
+  return subprocess.run(
+    [sys.executable, "-m", "tools.train", f"--gin_file={gin_file}", *flags],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+class TrainTest(tf.test.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+
+  def assert_refused(self, process, words):
+    """One sentence, exit code 2, no traceback."""
+    self.assertEqual(process.returncode, 2, process.stderr)
+    self.assertRegex(process.stderr, words)
+    self.assertNotIn("Traceback", process.stderr + process.stdout)
+    self.assertLen(process.stderr.strip().splitlines(), 1)
+
+  def test_the_smoke_run_goes_the_whole_path(self):
+    process = train(f"--model_dir={self.folder}")
+    self.assertEqual(process.returncode, 0, process.stderr)
+    self.assertIn("one device", process.stdout)
+    self.assertIn(f"{self.folder}/samples/00000040.png", process.stdout)
+    self.assertIn(f"{self.folder}/report.html", process.stdout)
+    self.assertIn("step 40/40", process.stderr)
+    measured = [x for x in records.read(self.folder) if "metrics" in x][-1]
+    names = {entry["name"]: entry for entry in measured["metrics"]}
+    self.assertCountEqual(names, ["frechet", "label_agreement"])
+    self.assertEqual(names["frechet"]["protocol"]["num_samples"], 500)
+    self.assertGreater(names["frechet"]["value"], names["frechet"]["floor"])
+    # The same command again has nothing to do, and says so.
+    again = train(f"--model_dir={self.folder}")
+    self.assertEqual(again.returncode, 0, again.stderr)
+    self.assertIn("Already trained for 40 steps", again.stdout)
+    # A damaged checkpoint is named, and stays as it is.
+    data = pathlib.Path(self.folder, "model.ckpt-40.data-00000-of-00001")
+    data.write_bytes(data.read_bytes()[:1000])
+    self.assert_refused(
+      train(f"--model_dir={self.folder}"), "model.ckpt-40.*damaged"
+    )
+    self.assertLen(data.read_bytes(), 1000)
+
+  def test_a_dry_run_writes_nothing(self):
+    process = train(f"--model_dir={self.folder}", "--dry_run")
+    self.assertEqual(process.returncode, 0, process.stderr)
+    self.assertIn("40 in all", process.stdout)
+    self.assertFalse(os.path.exists(self.folder))
+
+  def test_a_batch_that_replicas_cannot_share_is_refused(self):
+    process = train(
+      f"--model_dir={self.folder}",
+      "--num_cpu_replicas=3",
+    )
+    self.assert_refused(process, "multiple of the 3 replicas, got 16: take 15")
+    self.assertFalse(os.path.exists(self.folder))
+
+  def test_an_unknown_binding_is_refused(self):
+    process = train(
+      f"--model_dir={self.folder}", "--gin_bindings=Run.no_such = 1"
+    )
+    self.assert_refused(process, "no_such")
+    self.assertFalse(os.path.exists(self.folder))
+
+  def test_a_folder_that_cannot_be_written_is_refused(self):
+    file = os.path.join(self.get_temp_dir(), "a_file")
+    pathlib.Path(file).write_text("kept")
+    process = train(f"--model_dir={file}/run")
+    self.assert_refused(process, "`model_dir` must be a folder")
+    self.assertEqual(pathlib.Path(file).read_text(), "kept")
+
+  def test_a_damaged_image_file_is_refused(self):
+    file = os.path.join(self.get_temp_dir(), "images.npz")
+    np.savez(file, images=np.zeros([100, 32, 32], np.uint8))
+    data = pathlib.Path(file).read_bytes()
+    pathlib.Path(file).write_bytes(data[: len(data) // 2])
+    process = train(
+      f"--model_dir={self.folder}",
+      "--gin_bindings=InputFn.source = @sources.npz",
+      f"--gin_bindings=sources.npz.path = '{file}'",
+    )
+    self.assert_refused(process, "images.npz' cannot be read.*damaged")
+    self.assertFalse(os.path.exists(self.folder))
+
+  def test_missing_files_and_flags_are_refused_at_once(self):
+    missing = train(f"--model_dir={self.folder}", gin_file="no_such.gin")
+    self.assert_refused(missing, "'no_such.gin' is not there")
+    self.assert_refused(train(), "model_dir")
+    self.assert_refused(train("--no_such_flag"), "no_such_flag")
+    self.assertFalse(os.path.exists(self.folder))
+
+
+if __name__ == "__main__":
+  tf.test.main()
