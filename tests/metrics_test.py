@@ -79,11 +79,15 @@ class FrechetDistanceTest(tf.test.TestCase, parameterized.TestCase):
       distance = metrics.frechet_distance(a, other)
       self.assertBetween(distance, 0, 1e-6)
 
+  def test_rounding_never_makes_it_negative(self):
+    for seed in range(20):
+      a = random_features(seed, n=50)
+      self.assertBetween(metrics.frechet_distance(a, a[::-1]), 0, 1e-9)
+
   def test_different_null_spaces_lose_no_digits(self):
-    a = np.zeros((300, 40))
-    b = np.zeros((300, 40))
-    a[:, :20] = random_features(1, d=20) * 100
-    b[:, 20:] = random_features(2, d=20) * 100
+    axes = np.linalg.qr(random_features(0, n=40, d=40))[0]
+    a = random_features(1, d=20) @ axes[:20]
+    b = random_features(2, d=20) @ axes[20:]
     apart = np.sum(np.square(a.mean(0) - b.mean(0)))
     apart += np.trace(np.cov(a.T)) + np.trace(np.cov(b.T))
     self.assertNear(metrics.frechet_distance(a, b) / apart, 1, 1e-12)

@@ -72,27 +72,23 @@ GREY = tuple(case for case in CASES if case[2] in (GREY32, GREY64))
 SMALL = tuple(case for case in CASES if case[2] == GREY32)
 
 
+def make(make_pair, spec, seed=1) -> Pair:
+  return Pair(*make_pair(spec, seed), testing.batch(BATCH, spec, Z_DIM))
+
+
 @functools.cache
-def built(make_pair, spec, seed, twin):
-  """Returns a pair and its first values; building is most of a test's time."""
-  g, d = make_pair(spec, seed)
-  return g, d, testing.values([*g.variables, *d.variables])
+def shared(make_pair, spec) -> Pair:
+  """Returns a pair for tests that change no weight: building one takes long.
 
-
-def make(make_pair, spec, seed=1, twin=False) -> Pair:
-  """Returns a pair as it was built, and a batch; a twin shares nothing."""
-  g, d, first = built(make_pair, spec, seed, twin)
-  for variable, value in zip([*g.variables, *d.variables], first):
-    variable.assign(value)
-  return Pair(g, d, testing.batch(BATCH, spec, Z_DIM))
-
-
-def shake(*nets):
-  """Moves every weight: conditional norms start the same for all classes."""
+  Weights are moved from their first values, for conditional norms start the
+  same for all classes.
+  """
+  pair = make(make_pair, spec)
   random = np.random.RandomState(0)
-  for net in nets:
+  for net in (pair.g, pair.d):
     for variable in net.trainable_variables:
       variable.assign_add(0.1 * random.randn(*variable.shape))
+  return pair
 
 
 def names(net):
@@ -123,7 +119,7 @@ def silent(make_pair, spec):
 class NetsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*CASES)
   def test_g_makes_images_and_d_judges_them(self, make_pair, spec):
-    g, d, batch = make(make_pair, spec)
+    g, d, batch = shared(make_pair, spec)
     self.assertEqual(g.z_dim, Z_DIM)
     shape = [BATCH, spec.resolution, spec.resolution, spec.channels]
     for mode in Mode:
@@ -149,8 +145,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*CASES)
   def test_every_weight_learns_from_its_own_loss(self, make_pair, spec):
-    g, d, batch = make(make_pair, spec)
-    shake(g, d)
+    g, d, batch = shared(make_pair, spec)
     for net, move in ((g, turns.g_move), (d, turns.d_move)):
       grads = move(g, d, batch, losses.non_saturating).grads
       self.assertLen(grads, len(net.trainable_variables))
@@ -166,12 +161,12 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*GREY)
   def test_silent_biases_are_there(self, make_pair, spec):
-    g, d, _ = make(make_pair, spec)
+    g, d, _ = shared(make_pair, spec)
     self.assertContainsSubset(silent(make_pair, spec), names(g) + names(d))
 
   @parameterized.named_parameters(*CASES)
   def test_names_are_unique_and_say_whose_they_are(self, make_pair, spec):
-    g, d, _ = make(make_pair, spec)
+    g, d, _ = shared(make_pair, spec)
     for net, player in ((g, "g/"), (d, "d/")):
       self.assertLen(set(names(net)), len(net.variables))
       for name in names(net):
@@ -179,8 +174,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*GREY)
   def test_watching_repeats_and_changes_nothing(self, make_pair, spec):
-    g, d, batch = make(make_pair, spec)
-    shake(g, d)
+    g, d, batch = shared(make_pair, spec)
     before = testing.values([*g.variables, *d.variables])
     for mode in (Mode.WATCH, Mode.EVAL):
       images = g(batch.z, batch.labels, mode)
@@ -193,7 +187,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*GREY)
   def test_a_turn_moves_all_state_and_no_weight(self, make_pair, spec):
-    g, d, batch = make(make_pair, spec)
+    g, d, batch = shared(make_pair, spec)
     for net, x in ((g, batch.z), (d, batch.images)):
       before = testing.values(net.variables)
       net(x, batch.labels, Mode.TURN)
@@ -204,8 +198,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*CONDITIONAL)
   def test_labels_matter_to_both(self, make_pair, spec):
-    g, d, batch = make(make_pair, spec)
-    shake(g, d)
+    g, d, batch = shared(make_pair, spec)
     others = (batch.labels + 1) % spec.num_classes
     ours, theirs = (g(batch.z, y, Mode.EVAL) for y in (batch.labels, others))
     difference = np.abs(ours - theirs).max((1, 2, 3))
@@ -217,8 +210,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*GREY)
   def test_evaluation_judges_each_sample_alone(self, make_pair, spec):
-    g, d, batch = make(make_pair, spec)
-    shake(g, d)
+    g, d, batch = shared(make_pair, spec)
     half = BATCH // 2
     labels = None if batch.labels is None else batch.labels[:half]
     for net, x in ((g, batch.z), (d, batch.images)):
@@ -231,10 +223,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     tf.random.set_seed(1)
     first = make(make_pair, spec)
     tf.random.set_seed(2)
-    same, other = (
-      make(make_pair, spec, twin=True),
-      make(make_pair, spec, seed=2),
-    )
+    same, other = make(make_pair, spec), make(make_pair, spec, seed=2)
     for i in range(2):
       for a, b, c in zip(*(pair[i].variables for pair in (first, same, other))):
         self.assertAllEqual(a, b)
@@ -244,7 +233,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*SMALL)
   def test_compiled_is_the_same(self, make_pair, spec):
     g, d, batch = make(make_pair, spec)
-    twin = make(make_pair, spec, twin=True)
+    twin = make(make_pair, spec)
 
     def play(g, d):
       images = g(batch.z, batch.labels, Mode.TURN)
@@ -286,14 +275,20 @@ class ResolutionTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual([m.weight.w.shape[3] for m in d.convs], d_out)
 
   @parameterized.named_parameters(
-    ("32", 32, [4, 4, 4], [4, 4, 4, 4]),
-    ("64", 64, [32, 16, 8, 4], [4, 8, 16, 32, 64]),
-    ("128", 128, [64, 32, 16, 8, 4], [4, 8, 16, 32, 64, 64]),
+    ("32", 32, [4, 4, 4], [4, 4, 4, 4], 2),
+    ("64", 64, [32, 16, 8, 4], [4, 8, 16, 32, 64], 4),
+    ("128", 128, [64, 32, 16, 8, 4], [4, 8, 16, 32, 64, 64], 5),
   )
-  def test_sngan_has_the_blocks_of_the_paper(self, size, g_out, d_out):
+  def test_sngan_has_the_blocks_of_the_paper(
+    self, size, g_out, d_out, num_down
+  ):
     g, d = sngan_pair(ImageSpec(size, 1, 0), 0)
     self.assertEqual([b.conv2.weight.w.shape[3] for b in g.blocks], g_out)
     self.assertEqual([b.conv2.weight.w.shape[3] for b in d.blocks], d_out)
+    downs = [True] * num_down + [False] * (len(d_out) - num_down)
+    firsts = [True] + [False] * (len(d_out) - 1)
+    self.assertEqual([b.conv2.resize == "down" for b in d.blocks], downs)
+    self.assertEqual([b.first for b in d.blocks], firsts)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,7 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     bar.close()
     text = stream.getvalue()
     self.assertEqual(text.count("\n"), 1)
+    self.assertStartsWith(text.strip("\r"), " 50%|")
     last = text.strip().split("\r")[-1]
     self.assertStartsWith(last, " 75%|")
     self.assertEndsWith(

@@ -121,6 +121,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     ):
       self.assertIn(text, page.text)
     self.assertIn("No config.gin", page.text)
+    self.assertIn("Steps0", page.text)
     self.assertEqual(os.listdir(self.folder), ["report.html"])
 
   def test_whole_run_is_there(self):

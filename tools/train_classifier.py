@@ -84,7 +84,8 @@ def train(images: np.ndarray, labels: np.ndarray) -> tf.keras.Sequential:
     return loss
 
   rng = np.random.default_rng(FLAGS.seed)
-  with tqdm.tqdm(total=num_steps, unit="step") as bar:
+  seconds = 0.1 if sys.stderr.isatty() else 30  # Few lines in a log file.
+  with tqdm.tqdm(total=num_steps, unit="step", mininterval=seconds) as bar:
     for _ in range(FLAGS.num_epochs):
       order = rng.permutation(len(images))
       for i in range(steps_per_epoch):
@@ -92,7 +93,7 @@ def train(images: np.ndarray, labels: np.ndarray) -> tf.keras.Sequential:
         x = to_inputs(flip_half(images[picked], rng))
         loss = step(x, labels[picked])
         if i % 20 == 0:
-          bar.set_postfix(loss=f"{float(loss):.3f}")
+          bar.set_postfix(loss=f"{float(loss):.3f}", refresh=False)
         bar.update()
   return net
 
