@@ -168,7 +168,7 @@ class Experiment:
       f"{self.spec.num_classes} classes",
       f"batch     {self.batch_size} on "
       f"{self.strategy.num_replicas_in_sync} replica(s), "
-      f"turns {' '.join('+'.join(t) for t in self.step.schedule.turns)}",
+      f"turns {_turns(self.step.schedule)}",
     ]
     for name, side in self.step.players.items():
       lines.append(
@@ -316,6 +316,11 @@ class Run:
     path = self._checkpoints.path(step)
     if path != self._saved:
       self._saved = self._checkpoints.save(step, self._entries)
+
+
+def _turns(schedule: Schedule) -> str:
+  rounds = (" ".join("+".join(t) for t in turns) for turns in schedule.rounds)
+  return " | ".join(rounds)
 
 
 def prepare(

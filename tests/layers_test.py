@@ -49,16 +49,25 @@ PLAIN = {
 
 
 class ConvTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.product(
-    size=(1, 3),
-    resize=(None, "up", "down"),
-    channels=((1, 1), (3, 5), (4, 2)),
+  @parameterized.named_parameters(
+    *(
+      (
+        f"{resize}_{size}_from_{inputs}_to_{outputs}",
+        size,
+        resize,
+        inputs,
+        outputs,
+      )
+      for size in (1, 3)
+      for resize in PLAIN
+      for inputs, outputs in ((1, 1), (3, 5), (4, 2))
+    )
   )
-  def test_equals_the_plain_way(self, size, resize, channels):
-    conv = layers.Conv(*channels, INIT, size=size, resize=resize)
+  def test_equals_the_plain_way(self, size, resize, inputs, outputs):
+    conv = layers.Conv(inputs, outputs, INIT, size=size, resize=resize)
     w = conv.weight.w
-    conv.bias.assign(random(channels[1]))
-    x = tf.constant(random(2, 4, 6, channels[0]))
+    conv.bias.assign(random(outputs))
+    x = tf.constant(random(2, 4, 6, inputs))
 
     def run(fn):
       with tf.GradientTape() as tape:

@@ -248,17 +248,16 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ResolutionTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.product(
-    (
-      {"nets": dcgan, "resolution": 24},
-      {"nets": dcgan, "resolution": 48},
-      {"nets": dcgan, "resolution": 16},
-      {"nets": dcgan, "resolution": 0},
-      {"nets": sngan, "resolution": 48},
-      {"nets": sngan, "resolution": 16},
-      {"nets": sngan, "resolution": 512},
-    ),
-    player=("Generator", "Discriminator"),
+  @parameterized.named_parameters(
+    *(
+      (f"{nets.__name__[-5:]}_{resolution}_{player}", nets, resolution, player)
+      for nets, resolutions in (
+        (dcgan, (0, 16, 24, 48)),
+        (sngan, (16, 48, 512)),
+      )
+      for resolution in resolutions
+      for player in ("Generator", "Discriminator")
+    )
   )
   def test_a_wrong_resolution_is_refused(self, nets, resolution, player):
     spec = ImageSpec(resolution, channels=1, num_classes=0)

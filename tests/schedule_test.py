@@ -8,35 +8,44 @@ from paragan_tf.game import schedule
 D, G, BOTH = ("d",), ("g",), ("d", "g")
 
 
-class Turns(schedule.Schedule):
-  """A schedule of the given turns."""
+class Rounds(schedule.Schedule):
+  """A schedule of the given rounds."""
 
-  def __init__(self, *turns):
-    self.turns = turns
+  def __init__(self, *rounds):
+    self.rounds = rounds
 
 
 class ScheduleTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
-    ("one", 1, (D, G)),
-    ("two", 2, (D, D, G)),
-    ("five", 5, (D, D, D, D, D, G)),
+    ("one", 1, ((D, G),)),
+    ("two", 2, ((D,), (D, G))),
+    ("four", 4, ((D,), (D,), (D,), (D, G))),
   )
-  def test_d_moves_so_often_and_then_g_once(self, num_d_steps, turns):
-    self.assertEqual(schedule.Sequential(num_d_steps).turns, turns)
+  def test_d_moves_so_often_and_g_answers_on_its_last_fakes(self, num, rounds):
+    self.assertEqual(schedule.Sequential(num).rounds, rounds)
+
+  @parameterized.named_parameters(
+    ("one", 1, ((D,), (G,))),
+    ("two", 2, ((D,), (D,), (G,))),
+  )
+  def test_without_reuse_g_has_a_round_of_its_own(self, num, rounds):
+    made = schedule.Sequential(num, reuse_fakes=False)
+    self.assertEqual(made.rounds, rounds)
 
   def test_by_default_each_moves_once(self):
-    self.assertEqual(schedule.Sequential().turns, (D, G))
+    self.assertEqual(schedule.Sequential().rounds, ((D, G),))
 
   @parameterized.named_parameters(
     ("one_after_the_other", schedule.Sequential(1), 1),
+    ("fakes_of_its_own", schedule.Sequential(1, reuse_fakes=False), 1),
     ("three_turns_of_d", schedule.Sequential(3), 3),
-    ("both_at_once", Turns(BOTH), 1),
-    ("both_at_once_after_d", Turns(D, BOTH), 2),
-    ("g_moves_often", Turns(D, G, G), 1),
-    ("only_g", Turns(G), 1),
+    ("both_at_once", Rounds((BOTH,)), 1),
+    ("both_at_once_after_d", Rounds((D,), (BOTH,)), 2),
+    ("g_moves_often", Rounds((D, G), (G,)), 1),
+    ("only_g", Rounds((G,)), 1),
   )
-  def test_every_turn_of_d_takes_a_batch(self, turns, num_batches):
-    self.assertEqual(turns.num_batches, num_batches)
+  def test_every_round_with_d_takes_a_batch(self, made, num_batches):
+    self.assertEqual(made.num_batches, num_batches)
 
   @parameterized.named_parameters(("zero", 0), ("negative", -2))
   def test_d_must_move_at_least_once(self, num_d_steps):

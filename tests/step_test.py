@@ -23,6 +23,7 @@ def make_step(
   nets=linear,
   spec=testing.SPEC,
   num_d_steps=1,
+  reuse_fakes=True,
   optimizer=optimizers.SGD,
   loss=losses.hinge,
   **sizes,
@@ -36,7 +37,7 @@ def make_step(
       Player(g, optimizer(name="g_optimizer"), make_exchange()),
       Player(d, optimizer(name="d_optimizer"), make_exchange()),
       loss,
-      schedule.Sequential(num_d_steps),
+      schedule.Sequential(num_d_steps, reuse_fakes),
       Ema(g, twin, decay=0.5, start_step=1),
       seed=3,
     )
@@ -79,10 +80,12 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
     labels = [testing.labels(size, spec, seed=t) for t in range(num_steps)]
     return images, labels
 
-  @parameterized.parameters(1, 2)
-  def test_d_moves_first_and_g_answers_the_new_d(self, num_d_steps):
-    step = make_step(ONE(), num_d_steps=num_d_steps)
-    by_hand = make_step(ONE(), num_d_steps=num_d_steps)
+  @parameterized.product(num_d_steps=(1, 2), reuse_fakes=(False, True))
+  def test_d_moves_first_and_g_answers_the_new_d(
+    self, num_d_steps, reuse_fakes
+  ):
+    parts = dict(num_d_steps=num_d_steps, reuse_fakes=reuse_fakes)
+    step, by_hand = make_step(ONE(), **parts), make_step(ONE(), **parts)
     images, labels = self.data(3, 4 * num_d_steps)
     run_whole(step, images, labels, 3)
     g, d = (by_hand.players[name].net for name in ("g", "d"))
@@ -103,7 +106,8 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
           d.trainable_variables, tape.gradient(loss, d.trainable_variables)
         ):
           w.assign_sub(0.01 * dw)
-      z = noise.normal([4, 4], 3, tf.constant(t), f"z{num_d_steps}")
+      last = num_d_steps - reuse_fakes
+      z = noise.normal([4, 4], 3, tf.constant(t), f"z{last}")
       with tf.GradientTape() as tape:
         loss = -tf.reduce_mean(d(g(z, y, Mode.TURN), y, Mode.WATCH))
       for w, dw in zip(
@@ -125,7 +129,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
     d = step.players["d"].net
     # D against the G that it saw, G against the D that it saw.
     for who, g in (("d", before), ("g", step)):
-      z = noise.normal([64, 4], 3, tf.constant(0), {"d": "z0", "g": "z1"}[who])
+      z = noise.normal([64, 4], 3, tf.constant(0), "z0")
       fake = g.players["g"].net(z, labels, Mode.EVAL)
       scores = (d(x, labels, Mode.EVAL) for x in (images, fake))
       loss = getattr(losses.non_saturating(Scores(*scores)), who)

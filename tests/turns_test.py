@@ -11,8 +11,20 @@ from tests import testing
 
 SPECS = (("conditional", testing.SPEC), ("plain", ImageSpec(8, 1, 0)))
 SPEC32 = ImageSpec(resolution=32, channels=1, num_classes=3)
-MOVES = {"d": turns.d_move, "g": turns.g_move}
 BATCH = 6
+
+
+def d_move(g, d, batch, loss_fn):
+  """D moves on fakes that G drew for it."""
+  return turns.d_move(turns.draw(g, batch, Mode.WATCH), d, batch, loss_fn)
+
+
+def g_move(g, d, batch, loss_fn):
+  """G moves on its own fakes."""
+  return turns.g_move(turns.draw(g, batch, Mode.TURN), d, batch, loss_fn)
+
+
+MOVES = {"d": d_move, "g": g_move}
 
 
 def mean(x):
@@ -154,7 +166,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
     g, d = dcgan_pair(spectral=True)
     _, twin = dcgan_pair(spectral=True)
     batch = testing.batch(BATCH, SPEC32)
-    turns.d_move(g, d, batch, losses.hinge)
+    d_move(g, d, batch, losses.hinge)
     twin(batch.images, batch.labels, Mode.TURN)
     for ours, theirs in zip(d.variables, twin.variables):
       self.assertAllClose(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -168,6 +180,21 @@ def two_passes(g, d, batch, loss_fn, modes):
     fake_scores = d(fake, batch.labels, modes[1])
     loss = loss_fn(turns.Scores(real_scores, fake_scores)).d
   return turns.Move(loss, tape.gradient(loss, d.trainable_variables))
+
+
+class ReuseTest(tf.test.TestCase):
+  def test_fakes_that_d_has_seen_serve_g_as_well_as_its_own(self):
+    g, d = dcgan_pair(spectral=True)
+    batch = testing.batch(BATCH, SPEC32)
+    fakes = turns.draw(g, batch, Mode.WATCH)
+    d_grads = turns.d_move(fakes, d, batch, losses.hinge).grads
+    for variable, grad in zip(d.trainable_variables, d_grads):
+      variable.assign_sub(1e-2 * grad)
+    reused = turns.g_move(fakes, d, batch, losses.hinge)
+    fresh = g_move(g, d, batch, losses.hinge)
+    self.assertAllClose(reused.loss, fresh.loss, rtol=1e-5)
+    for ours, theirs in zip(reused.grads, fresh.grads):
+      self.assertAllClose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 class PassTest(tf.test.TestCase, parameterized.TestCase):
@@ -190,7 +217,7 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     modes = (Mode.WATCH, Mode.WATCH)
     for loss_fn in (losses.hinge, losses.relativistic):
       expected = two_passes(g, d, batch, loss_fn, modes)
-      self.assert_same_move(turns.d_move(g, d, batch, loss_fn), expected)
+      self.assert_same_move(d_move(g, d, batch, loss_fn), expected)
 
   def test_batch_statistics_are_taken_of_real_and_fake_apart(self):
     g, d = dcgan_pair(spectral=False)
@@ -198,7 +225,7 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     batch = testing.batch(BATCH, SPEC32)
     modes = (Mode.TURN, Mode.WATCH)
     expected = two_passes(g, twin, batch, losses.hinge, modes)
-    move = turns.d_move(g, d, batch, losses.hinge)
+    move = d_move(g, d, batch, losses.hinge)
     self.assert_same_move(move, expected)
 
     fake = g(batch.z, batch.labels, Mode.WATCH)
@@ -212,7 +239,7 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     _, twin = dcgan_pair(spectral=False)
     _, misled = dcgan_pair(spectral=False)
     batch = testing.batch(BATCH, SPEC32)
-    turns.d_move(g, d, batch, losses.hinge)
+    d_move(g, d, batch, losses.hinge)
     twin(batch.images, batch.labels, Mode.TURN)
     misled(g(batch.z, batch.labels, Mode.WATCH), batch.labels, Mode.TURN)
     nets = (d, twin, misled)

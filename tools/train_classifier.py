@@ -25,7 +25,9 @@ flags.DEFINE_string(
   "weights", "paragan_tf/outputs/files/fashion_classifier.npz", "File to write."
 )
 flags.DEFINE_integer("seed", 0, "Settles initial weights, order and flips.")
-flags.DEFINE_integer("num_epochs", 10, "Passes over the 60,000 images.")
+flags.DEFINE_integer(
+  "num_epochs", 10, "Passes over the 60,000 images.", lower_bound=1
+)
 
 BATCH_SIZE = 200
 LEARNING_RATE = 3e-3

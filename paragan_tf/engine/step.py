@@ -18,9 +18,9 @@ from paragan_tf.game import noise, turns
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.losses import LossFn
 from paragan_tf.game.optimizers import Optimizer
-from paragan_tf.game.schedule import Schedule
+from paragan_tf.game.schedule import Round, Schedule, moves
 from paragan_tf.sync.exchange import Exchange
-from paragan_tf.types import Batch, Net
+from paragan_tf.types import Batch, Mode, Net
 
 MOVES = {"d": turns.d_move, "g": turns.g_move}
 
@@ -73,8 +73,8 @@ class Step(tf.Module):
     """Trains for one step on one replica.
 
     Args:
-      images: `[num_batches * b, h, w, c]`, in [-1, 1]: a batch for each turn
-        of D, one after the other.
+      images: `[num_batches * b, h, w, c]`, in [-1, 1]: a batch for each
+        round with D, one after the other.
       labels: `[num_batches * b]`, or `None`.
       phase: The step's place in the cycle.
 
@@ -84,25 +84,33 @@ class Step(tf.Module):
     count = tf.convert_to_tensor(self.count)
     logs: Dict[str, tf.Tensor] = {}
     used = -1
-    for index, turn in enumerate(self.schedule.turns):
-      used += "d" in turn
-      batch = self._batch(images, labels, max(used, 0), index, count)
-      nets = (self.players["g"].net, self.players["d"].net)
-      moves = {who: MOVES[who](*nets, batch, self.loss_fn) for who in turn}
-      for who, move in moves.items():
-        self._update(self.players[who], move, phase)
-        logs[f"{who}/loss"] = move.loss
+    for index, round_turns in enumerate(self.schedule.rounds):
+      used += moves("d", round_turns)
+      z = self._z(images.shape[0] // self.schedule.num_batches, index, count)
+      batch = _part(images, labels, z, max(used, 0))
+      logs.update(self._round(round_turns, batch, phase))
     self.ema.update(count)
     self.count.assign_add(1)
     return logs
 
-  def _batch(self, images, labels, used: int, index: int, count) -> Batch:
-    num = self.schedule.num_batches
-    size = images.shape[0] // num
-    rows = slice(used * size, (used + 1) * size)
+  def _round(
+    self, round_turns: Round, batch: Batch, phase: int
+  ) -> Dict[str, tf.Tensor]:
+    """Plays all turns on one batch of real images and one of fakes."""
+    mode = Mode.TURN if moves("g", round_turns) else Mode.WATCH
+    fakes = turns.draw(self.players["g"].net, batch, mode)
+    d = self.players["d"].net
+    logs = {}
+    for turn in round_turns:
+      made = {who: MOVES[who](fakes, d, batch, self.loss_fn) for who in turn}
+      for who, move in made.items():
+        self._update(self.players[who], move, phase)
+        logs[f"{who}/loss"] = move.loss
+    return logs
+
+  def _z(self, size: int, index: int, count: tf.Tensor) -> tf.Tensor:
     z_dim = self.players["g"].net.z_dim  # type: ignore[attr-defined]
-    z = noise.normal([size, z_dim], self.seed, count, f"z{index}")
-    return Batch(images[rows], None if labels is None else labels[rows], z)
+    return noise.normal([size, z_dim], self.seed, count, f"z{index}")
 
   def _update(self, player: Player, move: turns.Move, phase: int):
     weights = list(player.net.trainable_variables)
@@ -110,3 +118,9 @@ class Step(tf.Module):
     grads = player.exchange.before_update(move.grads, phase)
     player.optimizer.apply(grads, weights)
     player.exchange.after_update(weights, state, phase)
+
+
+def _part(images, labels, z: tf.Tensor, index: int) -> Batch:
+  """Returns the batch of one round out of the step's images."""
+  rows = slice(index * z.shape[0], (index + 1) * z.shape[0])
+  return Batch(images[rows], None if labels is None else labels[rows], z)

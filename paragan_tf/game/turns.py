@@ -9,12 +9,24 @@ Each player receives the gradient of its own loss only; the opponent is watched
 and left as it is.
 """
 
-from typing import List, NamedTuple
+from typing import Callable, List, NamedTuple
 
 import tensorflow as tf
 
 from paragan_tf.game.losses import LossFn
 from paragan_tf.types import Batch, Mode, Net, Scores
+
+
+class Fakes(NamedTuple):
+  """What G drew, and the way back to its weights.
+
+  Attributes:
+    images: `[b, h, w, c]`, in [-1, 1].
+    pull_back: From the gradient of `images` to those of G's weights.
+  """
+
+  images: tf.Tensor
+  pull_back: Callable[[tf.Tensor], List[tf.Tensor]]
 
 
 class Move(NamedTuple):
@@ -24,29 +36,36 @@ class Move(NamedTuple):
   grads: List[tf.Tensor]
 
 
-def d_move(g: Net, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
-  """Returns D's move against G as it stands."""
-  fake = tf.stop_gradient(g(batch.z, batch.labels, Mode.WATCH))
+def draw(g: Net, batch: Batch, mode: Mode) -> Fakes:
+  """Returns G's fakes; `Mode.TURN` if G is to move on them."""
+  weights = g.trainable_variables
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(weights)
+    images = g(batch.z, batch.labels, mode)
+  return Fakes(images, lambda grad: tape.gradient(images, weights, grad))
+
+
+def d_move(fakes: Fakes, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
+  """Returns D's move."""
   weights = d.trainable_variables
+  fake = tf.stop_gradient(fakes.images)
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
     loss = loss_fn(_scores(d, batch, fake)).d
   return Move(loss, tape.gradient(loss, weights))
 
 
-def g_move(g: Net, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
+def g_move(fakes: Fakes, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
   """Returns G's move against D as it stands."""
-  weights = g.trainable_variables
   with tf.GradientTape(watch_accessed_variables=False) as tape:
-    tape.watch(weights)
-    fake = g(batch.z, batch.labels, Mode.TURN)
+    tape.watch(fakes.images)
     scores = Scores(
       # Left out of the graph by TensorFlow where the loss does not ask for it.
       real=d(batch.images, batch.labels, Mode.WATCH),
-      fake=d(fake, batch.labels, Mode.WATCH),
+      fake=d(fakes.images, batch.labels, Mode.WATCH),
     )
     loss = loss_fn(scores).g
-  return Move(loss, tape.gradient(loss, weights))
+  return Move(loss, fakes.pull_back(tape.gradient(loss, fakes.images)))
 
 
 def _scores(d: Net, batch: Batch, fake: tf.Tensor) -> Scores:
