@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.outputs import records, report, samples
+from paragan_tf.outputs import curves, records, report, samples
 
 VOID = ("meta", "img", "input")
 EVIL = '<script>alert(1)</script><img src="x" onerror=\'y\'>&amp;"'
@@ -320,7 +320,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     ("around_zero", -7, 7, 0.0, [-5, 0, 5]),
   )
   def test_ticks_are_round(self, low, high, least, expected):
-    self.assertAllClose(report._ticks(low, high, least), expected)
+    self.assertAllClose(curves.ticks(low, high, least), expected)
 
   @parameterized.named_parameters(
     ("seconds", 59.4, "59 s"),
