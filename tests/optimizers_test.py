@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.game import optimizers
+from paragan_tf.game import lookahead, optimizers
 from tests import testing
 
 NUM_STEPS = 20
@@ -125,7 +125,7 @@ def lookahead_twin(phi, gs, rates, k, alpha, mu):
 
 def make_lookahead(learning_rate, k, alpha, mu, name="lookahead"):
   inner = functools.partial(optimizers.Momentum, learning_rate, mu)
-  return optimizers.Lookahead(inner, k, alpha, name=name)
+  return lookahead.Lookahead(inner, k, alpha, name=name)
 
 
 # Name, class, twin, and the values that both take; the first is the rate.
@@ -163,11 +163,11 @@ BAD_VALUES = (
   ("adabelief_no_belief", optimizers.AdaBelief, "beta1", 0.0),
   ("radam_beta2", optimizers.RAdam, "beta2", 1.0),
   ("lamb_decay", optimizers.LAMB, "weight_decay", -2),
-  ("no_period", optimizers.Lookahead, "sync_period", 0),
-  ("part_of_a_period", optimizers.Lookahead, "sync_period", 2.5),
-  ("slow_rate_0", optimizers.Lookahead, "slow_rate", 0.0),
-  ("slow_rate_above_1", optimizers.Lookahead, "slow_rate", 1.1),
-  ("no_factory", optimizers.Lookahead, "inner", 7),
+  ("no_period", lookahead.Lookahead, "sync_period", 0),
+  ("part_of_a_period", lookahead.Lookahead, "sync_period", 2.5),
+  ("slow_rate_0", lookahead.Lookahead, "slow_rate", 0.0),
+  ("slow_rate_above_1", lookahead.Lookahead, "slow_rate", 1.1),
+  ("no_factory", lookahead.Lookahead, "inner", 7),
 )
 
 
@@ -337,7 +337,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*BAD_VALUES)
   def test_a_bad_value_is_refused(self, make, argument, value):
     arguments = {argument: value}
-    if make is optimizers.Lookahead:
+    if make is lookahead.Lookahead:
       arguments.setdefault("inner", optimizers.SGD)
     with self.assertRaisesRegex(
       ValueError, f"`{argument}` must .* got {value!r}"
@@ -368,7 +368,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
   def test_lookahead_steps_back_on_every_kth_update(self):
     w = tf.Variable(0.0, name="w")
     inner = functools.partial(optimizers.SGD, 1.0)
-    optimizer = optimizers.Lookahead(inner, sync_period=2, slow_rate=0.5)
+    optimizer = lookahead.Lookahead(inner, sync_period=2, slow_rate=0.5)
     optimizer.init([w])
     w.assign(10.0)  # As restoring does, after `init`.
     seen = []
@@ -384,7 +384,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
       g/Adam.beta1 = 0.75
     """)
     with gin.config_scope("g"):
-      optimizer = gin.get_configurable(optimizers.Lookahead)(name="g_optimizer")
+      optimizer = gin.get_configurable(lookahead.Lookahead)(name="g_optimizer")
     optimizer.init(make_weights())
     self.assertEqual(optimizer.rate(), 0.25)
     self.assertEqual(optimizer.inner.beta1, 0.75)

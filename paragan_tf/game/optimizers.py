@@ -379,93 +379,20 @@ class LAMB(Adam):
     )
 
 
-def lookahead_update(theta, phi, alpha) -> tf.Tensor:
-  """Zhang et al., arXiv 1907.08610, Algorithm 1: where both weights meet."""
-  return phi + alpha * (theta - phi)
-
-
-@gin.register
-class Lookahead(Optimizer):
-  """Lets `inner` run ahead, and every `sync_period` updates goes part way.
-
-  The inner optimizer keeps its slots at a synchronization. The slow weights
-  `phi` start as the weights are when the first update comes, not at `init`, so
-  weights that were restored in between count.
-
-  Args:
-    inner: Makes the fast optimizer from a `name`; any class of this file.
-    sync_period: Fast updates for one slow update, k of the paper.
-    slow_rate: How far the slow weights go, alpha of the paper.
-  """
-
-  slot_names = ("phi",)
-
-  def __init__(
-    self,
-    inner: Callable[..., Optimizer],
-    sync_period: int = 5,
-    slow_rate: float = 0.5,
-    name: str = "lookahead",
-  ):
-    if not callable(inner):
-      raise ValueError(
-        f"`inner` must make an optimizer, got {inner!r}; give the class and "
-        "no instance of it, in gin `@Adam` and not `@Adam()`."
-      )
-    if not (isinstance(sync_period, int) and sync_period >= 1):
-      raise ValueError(
-        f"`sync_period` must be an integer of at least 1, got {sync_period!r}."
-      )
-    fast = inner(name=f"{name}_inner")
-    super().__init__(fast.learning_rate, name)
-    self.inner = fast
-    self.sync_period = sync_period
-    self.slow_rate = _checked(
-      "slow_rate", slow_rate, lambda x: 0 < x <= 1, "in (0, 1]"
-    )
-
-  def init(self, weights: Sequence[tf.Variable]) -> None:
-    """Makes the slow weights, and the inner optimizer's state."""
-    super().init(weights)
-    self.inner.init(weights)
-
-  def apply(
-    self, grads: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
-  ) -> None:
-    """Moves `weights` by the inner optimizer, then maybe to the slow ones."""
-    self._check(grads, weights)
-    pairs = list(zip(self.slots["phi"], weights))
-
-    def start():
-      for phi, theta in pairs:
-        phi.assign(theta)
-
-    def sync():
-      for phi, theta in pairs:
-        phi.assign(lookahead_update(theta, phi, self.slow_rate))
-        theta.assign(phi)
-
-    # Branches, not `tf.where`: most updates then never touch a slow weight.
-    t = self.t + 1
-    self.t.assign(t)
-    tf.cond(t == 1, start, lambda: None)
-    self.inner.apply(grads, weights)
-    tf.cond(t % self.sync_period == 0, sync, lambda: None)
-
-
-def _checked(name, value, holds, rule) -> float:
+def checked(name, value, holds, rule) -> float:
+  """Returns a number that holds to its rule, or says that it does not."""
   if isinstance(value, numbers.Real) and holds(value):
     return float(value)
   raise ValueError(f"`{name}` must be {rule}, got {value!r}.")
 
 
 def _positive(name, value) -> float:
-  return _checked(name, value, lambda x: 0 < x < math.inf, "positive")
+  return checked(name, value, lambda x: 0 < x < math.inf, "positive")
 
 
 def _not_negative(name, value) -> float:
-  return _checked(name, value, lambda x: 0 <= x < math.inf, "at least 0")
+  return checked(name, value, lambda x: 0 <= x < math.inf, "at least 0")
 
 
 def _fraction(name, value) -> float:
-  return _checked(name, value, lambda x: 0 <= x < 1, "in [0, 1)")
+  return checked(name, value, lambda x: 0 <= x < 1, "in [0, 1)")
