@@ -33,6 +33,9 @@ def gather(results, work, num_steps: int, images: int) -> Dict[str, float]:
   figures["gflops_per_step"] = 2e-9 * work["ours"].executed
   figures["gflops_per_step_as_written"] = 2e-9 * work["ours"].as_written
   figures["tfgan_gflops_per_step"] = 2e-9 * work["tfgan"].executed
+  figures["vs_tfgan_per_flop"] = (
+    figures["vs_tfgan"] * work["ours"].executed / work["tfgan"].executed
+  )
   figures["num_rounds"] = len(results["peak"])
   figures["steps_per_round"] = num_steps
   return figures

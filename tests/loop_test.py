@@ -1,0 +1,103 @@
+"""The outer loop's stops and actions, and what the inner loop tells."""
+
+import tensorflow as tf
+
+from paragan_tf.engine import loop
+
+
+class Counter(tf.Module):
+  """A step that counts, and logs what it saw."""
+
+  log_names = ("d/loss", "g/loss")
+  cycle = 2
+
+  def __init__(self):
+    super().__init__()
+    self.phases = []
+    self.total = tf.Variable(0.0)
+
+  def __call__(self, images, labels, phase):
+    self.phases.append(phase)
+    self.total.assign_add(tf.reduce_sum(images))
+    return {"g/loss": tf.reduce_sum(labels), "d/loss": tf.constant(2.0)}
+
+
+class InnerLoopTest(tf.test.TestCase):
+  def test_runs_whole_cycles_in_one_program(self):
+    step = Counter()
+    data = tf.data.Dataset.range(100).map(
+      lambda i: (tf.cast([i, i], tf.float32), tf.cast([i], tf.float32))
+    )
+    inner = loop.InnerLoop(tf.distribute.get_strategy(), step, iter(data), 2)
+    logs = inner(4)
+    self.assertEqual(step.phases, [0, 1])  # Traced once, for each phase.
+    self.assertAllClose(step.total, 2 * (0 + 1 + 2 + 3))
+    self.assertAllClose(logs["g/loss"], (0 + 1 + 2 + 3) / 4)
+    self.assertAllClose(logs["d/loss"], 2.0)
+    self.assertGreater(logs["images_per_second"], 0)
+    logs = inner(2)  # Goes on in the data, without another trace.
+    self.assertEqual(step.phases, [0, 1])
+    self.assertAllClose(logs["g/loss"], (4 + 5) / 2)
+
+  def test_the_wait_is_the_share_of_time_spent_on_input(self):
+    def element(slow):
+      def sleep(i):
+        tf.py_function(lambda: __import__("time").sleep(slow), [], [])
+        return tf.cast([i], tf.float32), tf.cast([i], tf.float32)
+
+      return sleep
+
+    shares = []
+    for slow in (0.0, 0.05):
+      data = tf.data.Dataset.range(100).map(element(slow))
+      inner = loop.InnerLoop(
+        tf.distribute.get_strategy(), Counter(), iter(data), 1
+      )
+      inner(2)
+      shares.append(inner(8)["input_wait"])
+    self.assertGreater(shares[1], 0.7)
+    self.assertLessEqual(shares[1], 1.0)
+    self.assertLess(shares[0], shares[1])
+
+
+class OuterLoopTest(tf.test.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.inner = []
+    self.acted = []
+
+  def run_inner(self, num_steps):
+    self.inner.append(num_steps)
+    return {}
+
+  def act(self, step, logs):
+    del logs
+    self.acted.append(step)
+
+  def test_stops_at_every_multiple_and_at_the_end(self):
+    ended = loop.train(self.run_inner, 0, 11, [4, 6], [self.act])
+    self.assertEqual(self.acted, [4, 6, 8, 11])
+    self.assertEqual(self.inner, [4, 2, 2, 3])
+    self.assertEqual(ended, 11)
+
+  def test_goes_on_from_where_it_stood(self):
+    loop.train(self.run_inner, 6, 12, [4], [self.act])
+    self.assertEqual(self.acted, [8, 12])
+    self.assertEqual(self.inner, [2, 4])
+
+  def test_stops_when_asked_after_the_actions(self):
+    asked = iter([False, True])
+    ended = loop.train(
+      self.run_inner, 0, 12, [4], [self.act], lambda: next(asked)
+    )
+    self.assertEqual((ended, self.acted), (4, [4]))
+
+  def test_every_acts_on_multiples_only(self):
+    action = loop.every(4, self.act)
+    for step in (2, 4, 6, 8):
+      action(step, {})
+    self.assertEqual(self.acted, [4, 8])
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,54 @@
+"""Variables belong to their replica, and the choice says why."""
+
+import tensorflow as tf
+
+from paragan_tf import collectives
+from paragan_tf.engine import strategies
+from tests import testing
+
+
+class StrategiesTest(tf.test.TestCase):
+  def test_each_replica_owns_its_copy(self):
+    with strategies.scope(testing.strategy()):
+      w = tf.Variable(1.0, name="w")
+      count = tf.Variable(0, trainable=False, name="count")
+    self.assertTrue(w.trainable)
+    self.assertFalse(count.trainable)
+
+    def replica():
+      w.assign_add(tf.cast(collectives.replica_id(), tf.float32))
+      return w.read_value()
+
+    values = testing.run_on_replicas(replica)
+    self.assertAllClose(values, [1.0, 2.0, 3.0, 4.0])
+    copies = strategies.copies(testing.strategy(), w)
+    self.assertAllClose([copy.numpy() for copy in copies], values)
+
+  def test_the_mean_is_the_same_on_all(self):
+    def replica(x):
+      return collectives.mean([x, 2.0 * x])
+
+    values = testing.run_on_replicas(replica, [1.0, 2.0, 3.0, 6.0])
+    self.assertAllClose(values, [[3.0, 6.0]] * 4)
+
+  def test_one_replica_sends_nothing(self):
+    x = tf.constant([1.0])
+    self.assertIs(collectives.mean([x])[0], x)
+    self.assertEqual(collectives.num_replicas(), 1)
+    self.assertEqual(int(collectives.replica_id()), 0)
+
+  def test_one_device_has_plain_variables(self):
+    choice = strategies.choose(1)
+    self.assertIn("one device", choice.reason)
+    self.assertEqual(choice.strategy.num_replicas_in_sync, 1)
+    with strategies.scope(choice.strategy):
+      w = tf.Variable(1.0, name="w")
+    self.assertLen(strategies.copies(choice.strategy, w), 1)
+
+  def test_a_negative_count_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "`num_cpu_replicas`.* got -1"):
+      strategies.choose(-1)
+
+
+if __name__ == "__main__":
+  tf.test.main()
