@@ -147,7 +147,8 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
   def test_every_weight_learns_from_its_own_loss(self, make_pair, spec):
     g, d, batch = shared(make_pair, spec)
     for net, move in ((g, turns.g_move), (d, turns.d_move)):
-      grads = move(g, d, batch, losses.non_saturating).grads
+      fakes = turns.draw(g, batch, Mode.TURN)
+      grads = move(fakes, d, batch, losses.non_saturating).grads
       self.assertLen(grads, len(net.trainable_variables))
       largest = max(np.abs(grad).max() for grad in grads)
       self.assertTrue(np.isfinite(largest))
