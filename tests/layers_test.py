@@ -77,11 +77,12 @@ class ConvTest(tf.test.TestCase, parameterized.TestCase):
       grads = tape.gradient(y, [x, w, conv.bias], random(*y.shape))
       return y, *grads
 
-    ours = run(lambda: conv(x, Mode.WATCH))
     plain = run(lambda: PLAIN[resize](x, w, conv.bias))
-    for one, other in zip(ours, plain):
-      self.assertAllClose(one, other, rtol=1e-4, atol=1e-4)
-      self.assertGreater(np.abs(other).max(), 1e-2)
+    for conv.fused in (True, False):
+      ours = run(lambda: conv(x, Mode.WATCH))
+      for one, other in zip(ours, plain):
+        self.assertAllClose(one, other, rtol=1e-4, atol=1e-4)
+        self.assertGreater(np.abs(other).max(), 1e-2)
 
   @parameterized.named_parameters(
     ("up", "up"), ("down", "down"), ("keep", None)

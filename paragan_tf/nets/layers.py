@@ -9,6 +9,7 @@ The function is the same, with 4/9 of the multiply-adds and no large temporary.
 import zlib
 from typing import Callable, Optional, Sequence
 
+import gin
 import tensorflow as tf
 
 from paragan_tf.types import Mode
@@ -125,12 +126,14 @@ class Embedding(tf.Module):
     return tf.matmul(tf.one_hot(labels, table.shape[0]), table)
 
 
+@gin.configurable(allowlist=["fused"])
 class Conv(tf.Module):
   """A convolution that keeps, doubles or halves the resolution.
 
   `resize="up"` is nearest upsampling by two, then the kernel; `"down"` is the
   kernel, then 2x2 average pooling. Kernels of size 1 commute with both, and
-  run at the lower resolution.
+  run at the lower resolution. `fused=False` computes it as it is said here,
+  one operation after the other.
   """
 
   def __init__(
@@ -141,6 +144,7 @@ class Conv(tf.Module):
     size: int = 3,
     resize: Optional[str] = None,
     spectral: bool = False,
+    fused: bool = True,
     name: str = "conv",
   ):
     super().__init__(name=name)
@@ -152,6 +156,7 @@ class Conv(tf.Module):
       )
     self.resize = resize
     self.size = size
+    self.fused = fused
     with self.name_scope:
       self.weight = Weight([size, size, inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
@@ -159,16 +164,27 @@ class Conv(tf.Module):
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Maps `[b, h, w, inputs]` to `[b, h', w', outputs]`."""
     w = self.weight(mode)
-    if self.resize is None and self.size == 3 and w.shape[-1] <= _NARROW:
-      return tf.nn.bias_add(_narrow_conv(x, w), self.bias)
-    if self.resize is None:
-      return tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), self.bias)
+    convolve = self._fused if self.fused else self._plain
+    return convolve(x, w)
+
+  def _fused(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
     if self.size == 1 and self.resize == "up":
-      return upsample(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), self.bias))
-    if self.size == 1:
-      return tf.nn.bias_add(tf.nn.conv2d(pool(x), w, 1, "SAME"), self.bias)
-    resized = _upsampled_conv if self.resize == "up" else _pooled_conv
-    return tf.nn.bias_add(resized(x, w), self.bias)
+      return upsample(self._biased(_conv(x, w)))
+    if self.size == 1 and self.resize == "down":
+      return self._biased(_conv(pool(x), w))
+    if self.resize == "up":
+      return self._biased(_upsampled_conv(x, w))
+    if self.resize == "down":
+      return self._biased(_pooled_conv(x, w))
+    is_narrow = self.size == 3 and w.shape[-1] <= _NARROW
+    return self._biased((_narrow_conv if is_narrow else _conv)(x, w))
+
+  def _plain(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    y = self._biased(_conv(upsample(x) if self.resize == "up" else x, w))
+    return pool(y) if self.resize == "down" else y
+
+  def _biased(self, y: tf.Tensor) -> tf.Tensor:
+    return tf.nn.bias_add(y, self.bias)
 
 
 def upsample(x: tf.Tensor) -> tf.Tensor:
@@ -180,6 +196,10 @@ def upsample(x: tf.Tensor) -> tf.Tensor:
 def pool(x: tf.Tensor) -> tf.Tensor:
   """Halves height and width by the mean of each 2x2 block."""
   return tf.nn.avg_pool2d(x, 2, 2, "VALID")
+
+
+def _conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+  return tf.nn.conv2d(x, w, 1, "SAME")
 
 
 def _narrow_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
