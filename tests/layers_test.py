@@ -323,4 +323,4 @@ class NameTest(tf.test.TestCase):
 
 
 if __name__ == "__main__":
-  tf.test.main()
+  testing.main()

@@ -89,4 +89,4 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
 
 
 if __name__ == "__main__":
-  tf.test.main()
+  testing.main()

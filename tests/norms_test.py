@@ -209,4 +209,4 @@ class CrossReplicaTest(tf.test.TestCase, parameterized.TestCase):
 
 
 if __name__ == "__main__":
-  tf.test.main()
+  testing.main()

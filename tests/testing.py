@@ -1,8 +1,8 @@
 """What the tests share: four replicas on the CPU, and small random batches.
 
-Four, so that a ring has a neighbor's neighbor. `conftest.py` calls `strategy`
-before any test module is imported: the CPU can be split only until the first
-tensor is made.
+Four, so that a ring has a neighbor's neighbor. The CPU can be split only until
+the first tensor is made: under pytest `conftest.py` calls `strategy` before any
+test module is imported, and a file that is run by itself ends with `main`.
 """
 
 import functools
@@ -32,6 +32,12 @@ def distribute(values: Sequence[Any]) -> Any:
   return strategy().experimental_distribute_values_from_function(
     lambda context: values[context.replica_id_in_sync_group]
   )
+
+
+def main():
+  """Runs the tests of the file that is the program."""
+  strategy()
+  tf.test.main()
 
 
 def run_on_replicas(fn: Callable, *per_replica: Sequence[Any]) -> List[Any]:
