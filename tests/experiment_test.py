@@ -75,7 +75,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
     for name in (
       "g/deconv0/weight/w",
-      "d_optimizer/d/linear/b/m",
+      "d_optimizer/d/conv0/weight/w/m",
       "d/conv0/weight/u",
     ):
       self.assertNotAllEqual(four.get_tensor(name), eight.get_tensor(name))
@@ -99,7 +99,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     run(testing.strategy(), self.folder, 4, *EVERY_OTHER_STEP)
     path = checkpoints.Checkpoints(self.folder).latest()
     read = tf.train.load_checkpoint(path)
-    name = "d_optimizer/d/linear/b/m"
+    name = "d_optimizer/d/conv0/weight/w/m"
     own = [read.get_tensor(name)] + [
       read.get_tensor(f"{name}/replica_{i}") for i in range(1, 4)
     ]

@@ -107,7 +107,7 @@ class InputFn:
       index=place % count,
       seed=seeds,
       max_index=tf.constant(count - 1, tf.int64),
-      rounds=4,
+      rounds=16,
     )
 
   def _resized(self, pixels: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import importlib.resources
 import os
 import zipfile
+import zlib
 from typing import NamedTuple, Optional, Tuple
 
 import gin
@@ -67,6 +68,11 @@ def npz(path: str, num_heldout: int = 2000) -> Source:
       f"`labels` of '{path}' must have one id an image, got shape "
       f"{list(labels.shape)} for {len(pixels)} images."
     )
+  if labels is not None and (labels.dtype.kind not in "iu" or labels.min() < 0):
+    raise ValueError(
+      f"`labels` of '{path}' must be integers from 0 up, got "
+      f"{labels.dtype} from {labels.min()}."
+    )
   if pixels.ndim == 3:
     pixels = pixels[..., None]
   count = 0 if labels is None else int(labels.max()) + 1
@@ -78,7 +84,16 @@ def _read(file, what: str):
   try:
     with np.load(file) as arrays:
       return dict(arrays)
-  except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError) as e:
+  except (
+    zipfile.BadZipFile,
+    zlib.error,
+    ValueError,
+    EOFError,
+    OSError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+  ) as e:
     raise ValueError(
       f"{what[0].upper()}{what[1:]} cannot be read as an npz file ({e}): it is "
       "damaged; copy it again."

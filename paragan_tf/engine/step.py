@@ -1,11 +1,13 @@
 """One step of training, written for one replica; every engine runs this one.
 
-for turn in schedule.turns:
-moves = each player's gradient at the same point
-for each player of the turn:
-grads = exchange.before_update(grads, phase)
-optimizer.apply(grads, weights)
-exchange.after_update(weights, state, phase)
+for turns in schedule.rounds:
+  fakes = g(z)
+  for turn in turns:
+    moves = each player's gradient at the same point
+    for each player of the turn:
+      grads = exchange.before_update(grads, phase)
+      optimizer.apply(grads, weights)
+      exchange.after_update(weights, state, phase)
 the average of G follows
 """
 

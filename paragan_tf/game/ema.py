@@ -31,6 +31,7 @@ class Ema(tf.Module):
 
   def update(self, step: tf.Tensor):
     """Follows G; `step` counts from 0. Replica context."""
-    rate = tf.where(step < self.start_step, 1.0, 1.0 - self.decay)
+    rate = 1.0 - self.decay
     for shadow, variable in self._pairs:
-      shadow.assign_add(rate * (variable - shadow))
+      moved = shadow + rate * (variable - shadow)
+      shadow.assign(tf.where(step < self.start_step, variable, moved))

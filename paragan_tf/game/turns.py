@@ -22,7 +22,7 @@ class Fakes(NamedTuple):
 
   Attributes:
     images: `[b, h, w, c]`, in [-1, 1].
-    pull_back: From the gradient of `images` to those of G's weights.
+    pull_back: From the gradient of `images` to those of G's weights; once.
   """
 
   images: tf.Tensor

@@ -75,10 +75,10 @@ class BatchNorm(tf.Module):
   def _moments(self, x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     if not self.cross_replica or collectives.num_replicas() == 1:
       return tf.nn.moments(x, [0, 1, 2])
-    mean, square = collectives.mean(
-      [tf.reduce_mean(x, [0, 1, 2]), tf.reduce_mean(tf.square(x), [0, 1, 2])]
-    )
-    return mean, square - tf.square(mean)
+    (mean,) = collectives.mean([tf.reduce_mean(x, [0, 1, 2])])
+    distance = tf.math.squared_difference(x, mean)
+    (variance,) = collectives.mean([tf.reduce_mean(distance, [0, 1, 2])])
+    return mean, variance
 
   def _follow(self, variable: tf.Variable, value: tf.Tensor):
     variable.assign_sub((1.0 - self.momentum) * (variable - value))
