@@ -35,20 +35,20 @@ def run(quick: bool) -> Tuple[str, Dict[str, float]]:
   num_steps = 1 if quick else 2
   say(f"Starting four processes; the load is {load:.1f}.")
   ours = Worker("ours", Ours)
-  tfgan = Worker("tfgan", PlainTFGAN, {_ALLOCATOR: None})
-  layers = Worker("tfgan_our_layers", TFGAN, {_ALLOCATOR: None})
+  tfgan = Worker("tfgan_plain", PlainTFGAN, {_ALLOCATOR: None})
+  layers = Worker("tfgan", TFGAN, {_ALLOCATOR: None})
   pooled = Worker("tfgan_our_allocator", TFGAN, {_ALLOCATOR: "true"})
   workers = (ours, tfgan, layers, pooled)
   try:
     _ask_all(workers, "run", _NUM_WARM_UP_STEPS)
-    names = ("ours", "tfgan", "tfgan_our_layers")
+    names = ("ours", "tfgan_plain", "tfgan")
     work = dict(zip(names, _ask_all(workers, "work")))
     summary, images = ours.ask("summary")
     turns = {
       "tfgan_estimator": lambda: tfgan.ask("run", num_steps, True),
-      "tfgan": lambda: tfgan.ask("run", num_steps),
+      "tfgan_plain": lambda: tfgan.ask("run", num_steps),
       "ours": lambda: ours.ask("run", num_steps),
-      "tfgan_our_layers": lambda: layers.ask("run", num_steps),
+      "tfgan": lambda: layers.ask("run", num_steps),
       "tfgan_our_allocator": lambda: pooled.ask("run", num_steps),
       "peak": lambda: ours.ask("peak"),
     }

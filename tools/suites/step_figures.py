@@ -6,10 +6,10 @@ from tools.suites.rounds import Quartiles, quartiles
 
 TITLES = {
   "ours": "ours",
-  "tfgan": "TF-GAN",
-  "tfgan_estimator": "TF-GAN as its Estimator trains",
-  "tfgan_our_layers": "TF-GAN with our layers",
-  "tfgan_our_allocator": "TF-GAN with our layers, allocator",
+  "tfgan_plain": "TF-GAN, nets as in the papers",
+  "tfgan_estimator": "the same, as its Estimator trains",
+  "tfgan": "TF-GAN, our very nets",
+  "tfgan_our_allocator": "TF-GAN, our nets and allocator",
 }
 
 
@@ -33,10 +33,8 @@ def gather(results, work, num_steps: int, images: int) -> Dict[str, float]:
   figures["best_peak_gflops"] = 2e-9 * results["peak"].max()
   figures["gflops_per_step"] = 2e-9 * work["ours"].executed
   figures["gflops_per_step_as_written"] = 2e-9 * work["ours"].as_written
+  figures["tfgan_plain_gflops_per_step"] = 2e-9 * work["tfgan_plain"].executed
   figures["tfgan_gflops_per_step"] = 2e-9 * work["tfgan"].executed
-  figures["tfgan_our_layers_gflops_per_step"] = (
-    2e-9 * work["tfgan_our_layers"].executed
-  )
   figures["vs_tfgan_per_flop"] = (
     figures["vs_tfgan"] * work["ours"].executed / work["tfgan"].executed
   )
@@ -63,8 +61,8 @@ def table(figures: Dict[str, float]) -> str:
       *lines,
       "",
       f"work   {figures['gflops_per_step']:.1f} GFLOP a step, TF-GAN "
-      f"{figures['tfgan_gflops_per_step']:.1f}; as the paper writes the nets "
-      f"{figures['gflops_per_step_as_written']:.1f}",
+      f"{figures['tfgan_gflops_per_step']:.1f}, with nets as in the papers "
+      f"{figures['tfgan_plain_gflops_per_step']:.1f}",
       f"peak   {spread('peak_gflops', '.1f')} GFLOP/s by matmul; "
       f"we reach {spread('fraction_of_peak', '.0%')}",
       f"rounds {figures['num_rounds']} of {figures['steps_per_round']} step(s) "
