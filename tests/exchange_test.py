@@ -81,7 +81,7 @@ class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
         values = replicas.values(variable)
         if agree:
           self.assertAllEqual(values, np.broadcast_to(values[0], values.shape))
-        elif replicas.exchange.period > 1 or not replicas.exchange.period:
+        elif replicas.exchange.period > 1:
           self.assertEqual(
             bool(np.ptp(values, 0).max() > 1e-3),
             step % replicas.exchange.period != replicas.exchange.period - 1,

@@ -1,11 +1,13 @@
 """The loop: one call of the host runs many steps on the device.
 
-while steps remain:                          # outer loop, Python
-logs = inner(num_cycles)                   # inner loop, TensorFlow
-for each cycle:                          #   tf.while_loop
-for phase in range(cycle):             #   Python, unrolled once
-strategy.run(step, next(iterator), phase)
-for action in actions: action(step, logs)  # plain callables
+Pseudo-code:
+
+    while steps remain:                          # outer loop, Python
+      logs = inner(num_cycles)                   # inner loop, TensorFlow
+        for each cycle:                          #   tf.while_loop
+          for phase in range(cycle):             #   Python, unrolled once
+            strategy.run(step, next(iterator), phase)
+      for action in actions: action(step, logs)  # plain callables
 """
 
 import time

@@ -1,14 +1,16 @@
 """One step of training, written for one replica; every engine runs this one.
 
-for turns in schedule.rounds:
-  fakes = g(z)
-  for turn in turns:
-    moves = each player's gradient at the same point
-    for each player of the turn:
-      grads = exchange.before_update(grads, phase)
-      optimizer.apply(grads, weights)
-      exchange.after_update(weights, state, phase)
-the average of G follows
+Pseudo-code:
+
+    for turns in schedule.rounds:
+      fakes = g(z)
+      for turn in turns:
+        moves = each player's gradient at the same point
+        for each player of the turn:
+          grads = exchange.before_update(grads, phase)
+          optimizer.apply(grads, weights)
+          exchange.after_update(weights, state, phase)
+    the average of G follows
 """
 
 import math
