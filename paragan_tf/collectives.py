@@ -26,4 +26,7 @@ def mean(values: Sequence[tf.Tensor]) -> List[tf.Tensor]:
   if num_replicas() == 1 or not values:
     return values
   context = tf.distribute.get_replica_context()
+  # With one replica in a process, a value that comes from outside has no
+  # device, and is refused for that.
+  values = [tf.identity(value) for value in values]
   return list(context.all_reduce(tf.distribute.ReduceOp.MEAN, values))

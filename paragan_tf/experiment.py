@@ -1,31 +1,26 @@
-"""One run, wired from gin: the only file that knows every room."""
+"""What a run computes with, wired from gin: the file that knows every room."""
 
-import math
-import os
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Callable, List, Mapping, Optional
 
 import gin
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf import config
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
+from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.engine.step import Player, Step
 from paragan_tf.game import losses
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.schedule import Schedule, Sequential
-from paragan_tf.outputs import checkpoints, features, metrics, report, samples
-from paragan_tf.outputs.progress import Progress
-from paragan_tf.outputs.records import Records, write_file
+from paragan_tf.outputs import checkpoints, features, metrics, samples
 from paragan_tf.sync.exchange import AllReduce, Exchange
 from paragan_tf.types import ImageSpec, Net
 
-_CONFIG = "config.gin"
-# How long to train and how often to look may change when a run goes on.
-_FREE = ("experiment.Run.",)
+# From the data's spec, a seed and a name to a net.
+MakeNet = Callable[..., Net]
 _SAMPLE_SEED, _METRIC_SEED = 1, 2
 
 
@@ -34,7 +29,7 @@ def player(
   spec: ImageSpec,
   seed: int,
   name: str,
-  net: Callable[..., Net] = gin.REQUIRED,
+  net: MakeNet = gin.REQUIRED,
   optimizer: Callable[..., Optimizer] = Adam,
   exchange: Callable[..., Exchange] = AllReduce,
 ) -> Player:
@@ -46,13 +41,17 @@ def player(
   )
 
 
-@gin.configurable(denylist=["strategy"])
+@gin.configurable(denylist=["strategy", "nets"])
 class Experiment:
-  """All that a run computes with: data, players, the step, checkpoints."""
+  """All that a run computes with: data, players, the step, checkpoints.
+
+  `nets` makes "g" and "d" where they are not chosen in gin.
+  """
 
   def __init__(
     self,
     strategy: tf.distribute.Strategy,
+    nets: Optional[Mapping[str, MakeNet]] = None,
     batch_size: int = 64,
     input_fn: Callable[[], InputFn] = InputFn,
     loss: losses.LossFn = losses.hinge,
@@ -68,20 +67,33 @@ class Experiment:
         f"got {batch_size}: take {max(1, round(batch_size / num)) * num}."
       )
     self.strategy = strategy
+    self.processes = Processes(strategy)
     self.batch_size = batch_size
     self.input_fn = input_fn()
     self.spec = self.input_fn.spec
     self.extractor = extractor
+    self._nets = nets or {}
+    self._parts = (loss, schedule(), ema, seed)
     with strategies.scope(strategy):
-      g, d = (self._player(name, seed) for name in ("g", "d"))
-      with gin.config_scope("g"):
-        twin = player(self.spec, seed, "g_ema").net
-      self.step = Step(g, d, loss, schedule(), ema(g.net, twin), seed)
+      self.step = self.make_step()
+    twin = self.step.ema.twin
     self.sampler = Sampler(strategy, twin, bool(self.spec.num_classes))
 
-  def _player(self, name: str, seed: int) -> Player:
-    with gin.config_scope(name):
-      return player(self.spec, seed, name)
+  def make_step(self, count: Optional[tf.Variable] = None) -> Step:
+    """Makes a step, with variables of its own.
+
+    Args:
+      count: The variable that counts the steps, if there is one already.
+    """
+    loss, schedule, ema, seed = self._parts
+    g, d = (self._player("g", "g", seed), self._player("d", "d", seed))
+    twin = self._player("g", "g_ema", seed).net
+    return Step(g, d, loss, schedule, ema(g.net, twin), seed, count)
+
+  def _player(self, side: str, name: str, seed: int) -> Player:
+    given = {"net": self._nets[side]} if side in self._nets else {}
+    with gin.config_scope(side):
+      return player(self.spec, seed, name, **given)
 
   @property
   def images_per_step(self) -> int:
@@ -111,6 +123,8 @@ class Experiment:
 
   def entries(self) -> List[checkpoints.Entry]:
     """Returns every variable of the run, with all its copies."""
+    num = self.strategy.num_replicas_in_sync
+    first = self.processes.index * (num // self.processes.count)
     own = set()
     for side in self.step.players.values():
       if not side.exchange.replicas_agree:
@@ -124,6 +138,8 @@ class Experiment:
         variable.name.split(":")[0],
         strategies.copies(self.strategy, variable),
         agrees=variable.name not in own,
+        first_replica=first,
+        num_replicas=num,
       )
       for variable in self.step.variables
     ]
@@ -179,199 +195,6 @@ class Experiment:
     return "\n".join(lines)
 
 
-@gin.configurable(denylist=["experiment", "model_dir"])
-class Run:
-  """One folder: what a run leaves there, and how it goes on from there.
-
-  Made without a write: what is wrong is said before anything changes.
-  """
-
-  def __init__(
-    self,
-    experiment: Experiment,
-    model_dir: str,
-    num_steps: int = gin.REQUIRED,
-    log_every: int = 20,
-    sample_every: int = 500,
-    save_every: int = 500,
-    num_metric_samples: Optional[int] = None,
-  ):
-    intervals = dict(
-      num_steps=num_steps,
-      log_every=log_every,
-      sample_every=sample_every,
-      save_every=save_every,
-    )
-    _check_intervals(intervals, experiment.step.cycle)
-    self.experiment = experiment
-    self.model_dir = model_dir
-    self.num_steps = num_steps
-    self._intervals = [log_every, sample_every, save_every]
-    self._num_metric_samples = num_metric_samples
-    self._checkpoints = checkpoints.Checkpoints(model_dir)
-    self._entries = experiment.entries()
-    self._progress: Optional[Progress] = None
-    self._config = config.operative()
-    _check_config(model_dir, self._config)
-    self._saved = self._checkpoints.latest()
-    if self._saved is not None:
-      checkpoints.restore(self._saved, self._entries)
-    count = strategies.copies(experiment.strategy, experiment.step.count)[0]
-    self.done = int(count)
-
-  def summary(self) -> str:
-    """Returns what would run, in a few lines."""
-    return (
-      f"{self.experiment.summary()}\n"
-      f"steps     {self.done:,} done, {self.num_steps:,} in all\n"
-      f"folder    {self.model_dir}"
-    )
-
-  def open(self) -> None:
-    """Makes the folder, saves the config and opens the record."""
-    _write_config(self.model_dir, self._config)
-    self._records = Records(self.model_dir)
-    self._records.rewind(self.done)
-
-  def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-    """Trains, then draws, measures and reports."""
-    if self.done < self.num_steps:
-      self._train(should_stop)
-    else:
-      print(f"Already trained for {self.done} steps; raise `Run.num_steps`.")
-    if self.done >= self.num_steps:
-      self._finish()
-    self._records.close()
-
-  def _train(self, should_stop: Callable[[], bool]) -> None:
-    if self.done:
-      print(f"Going on from step {self.done} of {self.model_dir}.", flush=True)
-    self._progress = Progress(self.num_steps, self.done)
-    _, sample_every, save_every = self._intervals
-    actions = [
-      self._check_finite,
-      self._log,
-      loop.every(sample_every, self._sample),
-      loop.every(save_every, self._save),
-    ]
-    try:
-      self.done = loop.train(
-        self.experiment.inner_loop(self.done),
-        self.done,
-        self.num_steps,
-        self._intervals,
-        actions,
-        should_stop,
-      )
-    finally:
-      self._progress.close()
-    self._save(self.done, {})
-    if self.done < self.num_steps:
-      print(
-        f"Stopped at step {self.done}; the same command goes on from there."
-      )
-
-  def _finish(self) -> None:
-    self._sample(self.done, {})
-    if self.experiment.extractor is not None:
-      print("Measuring ...", flush=True)
-      values = self.experiment.measure(self._num_metric_samples)
-      self._records.metric(self.done, [value.to_json() for value in values])
-      for value in values:
-        real = "" if value.floor is None else f"  (real {value.floor:.4f})"
-        print(f"{value.name:16} {value.value:.4f}{real}")
-    path = report.write(self.model_dir)
-    print(f"Pictures: {samples.png_path(self.model_dir, self.done)}")
-    print(f"Report:   {path}")
-
-  def _check_finite(self, step: int, logs: loop.Logs) -> None:
-    bad = [name for name, value in logs.items() if not math.isfinite(value)]
-    if bad:
-      kept = self._checkpoints.latest()
-      raise FloatingPointError(
-        f"`{bad[0]}` is {logs[bad[0]]} at step {step}: training diverged; "
-        f"lower a learning rate. The last checkpoint is kept: {kept}."
-      )
-
-  def _log(self, step: int, logs: loop.Logs) -> None:
-    self._records.write(step, logs)
-    assert self._progress is not None
-    self._progress.update(
-      step,
-      logs["images_per_second"],
-      logs["d/loss"],
-      logs["g/loss"],
-      logs["input_wait"],
-    )
-
-  def _sample(self, step: int, logs: loop.Logs) -> None:
-    del logs
-    grid = self.experiment.grid()
-    scale = samples.scale_for(self.experiment.spec.resolution)
-    samples.write_png(samples.png_path(self.model_dir, step), grid, scale)
-    self._records.image(step, "samples", grid)
-
-  def _save(self, step: int, logs: loop.Logs) -> None:
-    del logs
-    path = self._checkpoints.path(step)
-    if path != self._saved:
-      self._saved = self._checkpoints.save(step, self._entries)
-
-
 def _turns(schedule: Schedule) -> str:
   rounds = (" ".join("+".join(t) for t in turns) for turns in schedule.rounds)
   return " | ".join(rounds)
-
-
-def prepare(
-  gin_files: Sequence[str],
-  gin_bindings: Sequence[str],
-  model_dir: str,
-  num_cpu_replicas: int = 0,
-) -> Run:
-  """Reads the config and builds the run; what is wrong is a `ValueError`."""
-  config.load(gin_files, gin_bindings)
-  choice = strategies.choose(num_cpu_replicas)
-  print(f"Training on {choice.reason}.", flush=True)
-  try:
-    return Run(Experiment(choice.strategy), model_dir)
-  except ValueError as e:
-    raise ValueError(config.plain(e)) from e
-  except (TypeError, RuntimeError) as e:  # A value of the wrong kind.
-    raise ValueError(
-      f"A value of `{config.culprit(e)}` is wrong: {config.plain(e)}"
-    ) from e
-
-
-def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:
-  for name, value in intervals.items():
-    if value < 1 or value % cycle:
-      raise ValueError(
-        f"`Run.{name}` must be a multiple of the cycle of {cycle} step(s), "
-        f"got {value}: take {-(-max(value, 1) // cycle) * cycle}."
-      )
-
-
-def _check_config(model_dir: str, new: str) -> None:
-  path = os.path.join(model_dir, _CONFIG)
-  if not tf.io.gfile.exists(path):
-    return
-  with tf.io.gfile.GFile(path) as f:
-    rows = config.differences(f.read(), new, _FREE)
-  if rows:
-    listed = "; ".join(f"`{n}` was {old}, now {new}" for n, old, new in rows)
-    raise ValueError(
-      f"The run in '{model_dir}' has another config: {listed}. Give the old "
-      "values or another `--model_dir`."
-    )
-
-
-def _write_config(model_dir: str, text: str) -> None:
-  try:
-    tf.io.gfile.makedirs(model_dir)
-    write_file(os.path.join(model_dir, _CONFIG), text.encode())
-  except (tf.errors.OpError, OSError) as e:
-    raise ValueError(
-      f"`model_dir` must be a folder that can be written, got '{model_dir}' "
-      f"({str(e).splitlines()[0]}): give another one."
-    ) from e

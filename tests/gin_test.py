@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
+from paragan_tf.run import Run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = sorted((ROOT / "gin" / "runs").glob("*.gin"))
@@ -39,7 +40,7 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     config.load([str(path)], [])
     built = experiment.Experiment(tf.distribute.OneDeviceStrategy("/cpu:0"))
     folder = self.get_temp_dir()
-    run = experiment.Run(built, f"{folder}/{path.stem}")
+    run = Run(built, f"{folder}/{path.stem}")
     self.assertGreater(run.num_steps, 0)
     self.assertIn(f"{run.num_steps:,} in all", run.summary())
 
@@ -65,7 +66,7 @@ class ConfigTest(tf.test.TestCase):
   def test_what_cannot_be_read_is_one_sentence(self):
     cases = (
       (["no_such.gin"], [], "'no_such.gin' is not there"),
-      ([], ["experiment.Run.no_such = 1"], "no_such"),
+      ([], ["run.Run.no_such = 1"], "no_such"),
       ([], ["no_such.thing = 1"], "no_such"),
       ([], ["broken ="], "config"),
     )

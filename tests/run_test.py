@@ -11,6 +11,7 @@ from paragan_tf import config, experiment
 from paragan_tf.engine import strategies
 from paragan_tf.nets import linear  # noqa: F401 - For gin to know it.
 from paragan_tf.outputs import checkpoints, records
+from paragan_tf.run import Run
 from tests import testing
 
 TINY = [
@@ -20,9 +21,9 @@ TINY = [
   "experiment.Experiment.batch_size = 8",
   "experiment.Experiment.extractor = None",
   "ema.Ema.start_step = 2",
-  "experiment.Run.log_every = 4",
-  "experiment.Run.sample_every = 100",
-  "experiment.Run.save_every = 4",
+  "run.Run.log_every = 4",
+  "run.Run.sample_every = 100",
+  "run.Run.save_every = 4",
 ]
 ONE = tf.distribute.OneDeviceStrategy
 # Traced in a tenth of the time: for four replicas.
@@ -36,9 +37,9 @@ EVERY_OTHER_STEP = [*LINEAR, "experiment.player.exchange = @exchange.Periodic"]
 
 def run(strategy, folder, num_steps, *more):
   """Trains a tiny run up to a step, as a new program would."""
-  bindings = [*TINY, f"experiment.Run.num_steps = {num_steps}", *more]
+  bindings = [*TINY, f"run.Run.num_steps = {num_steps}", *more]
   config.load(["gin/runs/fashion.gin"], bindings)
-  made = experiment.Run(experiment.Experiment(strategy), folder)
+  made = Run(experiment.Experiment(strategy), folder)
   made.open()
   made()
   return made
@@ -143,7 +144,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     cases = (
       ("experiment.Experiment.batch_size = 6", "multiple of the 4 replicas"),
       ("input_fn.InputFn.resolution = 48", "power of two.* got 48"),
-      ("experiment.Run.num_steps = 0", "got 0"),
+      ("run.Run.num_steps = 0", "got 0"),
       ("sources.fashion.num_heldout = 10000", "got 10000"),
     )
     for binding, words in cases:
@@ -155,10 +156,8 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_divergence_is_told_and_the_checkpoint_kept(self):
     run(ONE("/cpu:0"), self.folder, 4)
-    config.load(
-      ["gin/runs/fashion.gin"], [*TINY, "experiment.Run.num_steps = 8"]
-    )
-    made = experiment.Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+    config.load(["gin/runs/fashion.gin"], [*TINY, "run.Run.num_steps = 8"])
+    made = Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
     made.open()
     weight = made.experiment.step.players["g"].net.trainable_variables[0]
     weight.assign(weight + float("nan"))
@@ -169,10 +168,8 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_stopping_early_saves_and_goes_on(self):
-    config.load(
-      ["gin/runs/fashion.gin"], [*TINY, "experiment.Run.num_steps = 12"]
-    )
-    made = experiment.Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+    config.load(["gin/runs/fashion.gin"], [*TINY, "run.Run.num_steps = 12"])
+    made = Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
     made.open()
     asked = iter([False, False, True])
     made(lambda: next(asked))

@@ -38,7 +38,7 @@ class StrategiesTest(tf.test.TestCase):
     self.assertEqual(int(collectives.replica_id()), 0)
 
   def test_one_device_has_plain_variables(self):
-    choice = strategies.choose(1)
+    choice = strategies.choose(strategies.Wish(num_cpu_replicas=1))
     self.assertIn("one device", choice.reason)
     self.assertEqual(choice.strategy.num_replicas_in_sync, 1)
     with strategies.scope(choice.strategy):
@@ -47,7 +47,7 @@ class StrategiesTest(tf.test.TestCase):
 
   def test_a_negative_count_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`num_cpu_replicas`.* got -1"):
-      strategies.choose(-1)
+      strategies.Wish(num_cpu_replicas=-1)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ SPEC = ImageSpec(resolution=8, channels=1, num_classes=3)
 @functools.cache
 def strategy() -> tf.distribute.Strategy:
   """Returns the strategy of four replicas that the whole process shares."""
-  return strategies.choose(NUM_REPLICAS).strategy
+  return strategies.choose(
+    strategies.Wish(num_cpu_replicas=NUM_REPLICAS)
+  ).strategy
 
 
 def distribute(values: Sequence[Any]) -> Any:

@@ -1,5 +1,6 @@
 """What all programs share: flags answer in a sentence, and so do errors."""
 
+import importlib
 import os
 import signal
 import sys
@@ -24,18 +25,22 @@ def run(main: Callable[[], None]) -> NoReturn:
   sys.exit(0)
 
 
-def import_experiment():
-  """Returns `paragan_tf.experiment`, with TensorFlow's chatter turned off.
+def import_quietly(name: str):
+  """Returns a module of ours, with TensorFlow's chatter turned off.
 
   TensorFlow is slow to start, so this comes after the flags are read.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   warnings.filterwarnings("ignore", module="tensorflow_hub")
-  from paragan_tf import experiment
-
+  module = importlib.import_module(name)
   logging.set_verbosity(logging.ERROR)
   logging.set_stderrthreshold("error")
-  return experiment
+  return module
+
+
+def import_experiment():
+  """Returns `paragan_tf.experiment`."""
+  return import_quietly("paragan_tf.experiment")
 
 
 def checked(make: Callable[[], _Result]) -> _Result:

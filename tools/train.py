@@ -23,20 +23,40 @@ _DRY_RUN = flags.DEFINE_bool(
   "dry_run", False, "Shows what would run, and writes nothing."
 )
 _NUM_CPU_REPLICAS = flags.DEFINE_integer(
-  "num_cpu_replicas", 0, "Splits the CPU into this many replicas."
+  "num_cpu_replicas", 0, "Splits the CPU of a process into this many replicas."
+)
+_TPU = flags.DEFINE_string(
+  "tpu", None, "Cloud TPU: its name, grpc:// address, or `local` on a TPU VM."
+)
+_TPU_ZONE = flags.DEFINE_string("tpu_zone", None, "Zone of the TPU.")
+_GCP_PROJECT = flags.DEFINE_string("gcp_project", None, "Project of the TPU.")
+_JOIN_TIMEOUT = flags.DEFINE_float(
+  "join_timeout", 300.0, "Seconds to wait for the other processes."
+)
+_ENGINE = flags.DEFINE_enum(
+  "engine",
+  "strategy",
+  ["strategy", "tpu_estimator"],
+  "What runs the step: a tf.distribute strategy or TPUEstimator.",
 )
 
 
 def main():
   """Reads the flags and trains."""
-  experiment = cli.import_experiment()
-
+  module = cli.import_quietly("paragan_tf.run")
   run = cli.checked(
-    lambda: experiment.prepare(
+    lambda: module.prepare(
       _GIN_FILE.value,
       _GIN_BINDINGS.value,
       _MODEL_DIR.value,
-      _NUM_CPU_REPLICAS.value,
+      module.strategies.Wish(
+        _NUM_CPU_REPLICAS.value,
+        _TPU.value,
+        _TPU_ZONE.value,
+        _GCP_PROJECT.value,
+        _JOIN_TIMEOUT.value,
+      ),
+      _ENGINE.value,
     )
   )
   if _DRY_RUN.value:

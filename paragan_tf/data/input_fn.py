@@ -82,9 +82,14 @@ class InputFn:
       return images, tf.gather(labels, rows)
 
     elements = tf.data.Dataset.range(start * local, np.iinfo(np.int64).max)
-    return elements.map(
+    batches = elements.map(
       element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    ).prefetch(self.prefetch * local)
+    )
+    # Else a strategy asks all replicas at every step whether one ran dry.
+    endless = tf.data.experimental.assert_cardinality(
+      tf.data.INFINITE_CARDINALITY
+    )
+    return batches.prefetch(self.prefetch * local).apply(endless)
 
   def reference(self) -> np.ndarray:
     """Returns the training images as floats in [-1, 1], to measure against."""

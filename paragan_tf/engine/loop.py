@@ -15,6 +15,7 @@ from typing import Callable, Dict, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
+from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step
 
 Logs = Dict[str, float]
@@ -33,6 +34,7 @@ class InnerLoop:
     images_per_step: int,
   ):
     self._strategy = strategy
+    self._processes = Processes(strategy)
     self._step = step
     self._iterator = iterator
     self._images_per_step = images_per_step
@@ -68,7 +70,7 @@ class InnerLoop:
       cycle,
       [0, tf.zeros([len(self._step.log_names)]), tf.zeros([], tf.float64)],
     )
-    return sums, wait
+    return self._processes.mean(sums), wait
 
   def _next(self, iterator):
     """Returns an element and the seconds that it took to come."""

@@ -1,9 +1,10 @@
-"""Drawing from a generator, shared among the replicas."""
+"""Drawing from a generator, shared among the replicas of this process."""
 
 import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives
+from paragan_tf.engine.processes import Processes
 from paragan_tf.types import Mode, Net
 
 
@@ -17,8 +18,9 @@ class Sampler:
     conditional: bool,
     batch_size: int = 256,
   ):
-    num = strategy.num_replicas_in_sync
+    num = Processes(strategy).num_local_replicas
     self._strategy = strategy
+    self._num_replicas = num
     self._g = g
     self._z_dim = g.z_dim  # type: ignore[attr-defined]
     self._conditional = conditional
@@ -46,10 +48,10 @@ class Sampler:
     return np.concatenate(parts)[: len(labels)]
 
   def _shared(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    share = self._batch_size // self._strategy.num_replicas_in_sync
+    share = self._batch_size // self._num_replicas
 
     def replica(z, labels):
-      first = collectives.replica_id() * share
+      first = collectives.replica_id() % self._num_replicas * share
       z = tf.ensure_shape(z[first : first + share], [share, z.shape[1]])
       labels = labels[first : first + share] if self._conditional else None
       return self._g(z, labels, Mode.EVAL)

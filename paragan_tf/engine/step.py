@@ -48,6 +48,7 @@ class Step(tf.Module):
     schedule: Schedule,
     ema: Ema,
     seed: int,
+    count: Optional[tf.Variable] = None,
   ):
     super().__init__(name="step")
     self.players = {"g": g, "d": d}
@@ -55,9 +56,11 @@ class Step(tf.Module):
     self.schedule = schedule
     self.ema = ema
     self.seed = seed
-    self.count = tf.Variable(
-      0, trainable=False, dtype=tf.int64, name="global_step"
-    )
+    if count is None:
+      count = tf.Variable(
+        0, trainable=False, dtype=tf.int64, name="global_step"
+      )
+    self.count = count
     for player in (g, d):
       player.optimizer.init(player.net.trainable_variables)
 

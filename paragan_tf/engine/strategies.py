@@ -1,10 +1,13 @@
 """Which devices a run uses, and how its variables live on them."""
 
 import contextlib
+import dataclasses
 import os
-from typing import NamedTuple, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
+
+from paragan_tf.engine import cluster, tpu
 
 
 class Choice(NamedTuple):
@@ -14,32 +17,52 @@ class Choice(NamedTuple):
   reason: str
 
 
-def choose(num_cpu_replicas: int = 0) -> Choice:
-  """Returns the strategy for this machine; call it before any tensor is made.
+@dataclasses.dataclass(frozen=True)
+class Wish:
+  """What a user asked for; by default the machine decides.
 
-  Args:
-    num_cpu_replicas: Splits the CPU into this many logical devices, each with
-      a replica; 0 leaves the choice to the machine.
+  Attributes:
+    num_cpu_replicas: Splits the CPU of each process into this many logical
+      devices, each with a replica.
+    tpu: Name or `grpc://` address of a Cloud TPU, or `local` on a TPU VM.
+    tpu_zone: Its zone, if it is not this machine's.
+    gcp_project: Its project, if it is not this machine's.
+    join_timeout: Seconds to wait for the other processes.
   """
-  if num_cpu_replicas < 0:
-    raise ValueError(
-      f"`num_cpu_replicas` must be at least 0, got {num_cpu_replicas}."
-    )
+
+  num_cpu_replicas: int = 0
+  tpu: Optional[str] = None
+  tpu_zone: Optional[str] = None
+  gcp_project: Optional[str] = None
+  join_timeout: float = 300.0
+
+  def __post_init__(self):
+    if self.num_cpu_replicas < 0:
+      raise ValueError(
+        f"`num_cpu_replicas` must be at least 0, got {self.num_cpu_replicas}."
+      )
+    if self.tpu and self.num_cpu_replicas:
+      raise ValueError(
+        f"`tpu` '{self.tpu}' and `num_cpu_replicas` {self.num_cpu_replicas} "
+        "exclude each other: give one of them."
+      )
+
+
+def choose(wish: Optional[Wish] = None) -> Choice:
+  """Returns the strategy of this process; call it before any tensor is made."""
+  wish = wish or Wish()
   _keep_freed_memory()
-  gpus = tf.config.list_physical_devices("GPU")
-  if num_cpu_replicas > 1:
-    devices = _split_cpu(num_cpu_replicas)
+  if wish.tpu:
     return Choice(
-      tf.distribute.MirroredStrategy(devices),
-      f"{num_cpu_replicas} logical CPU devices, as asked",
+      tf.distribute.TPUStrategy(
+        tpu.connect(wish.tpu, wish.tpu_zone, wish.gcp_project)
+      ),
+      f"TPU '{wish.tpu}', as asked",
     )
-  if len(gpus) > 1 and not num_cpu_replicas:
-    return Choice(
-      tf.distribute.MirroredStrategy(), f"{len(gpus)} GPUs found here"
-    )
-  device = "/gpu:0" if gpus and not num_cpu_replicas else "/cpu:0"
-  found = "the only GPU" if device == "/gpu:0" else "the CPU: no GPU is here"
-  return Choice(tf.distribute.OneDeviceStrategy(device), f"one device, {found}")
+  processes = cluster.from_environment()
+  if processes and len(processes.addresses) > 1:
+    return _several_processes(processes, wish)
+  return _one_process(wish.num_cpu_replicas)
 
 
 @contextlib.contextmanager
@@ -68,6 +91,67 @@ def copies(
   return strategy.experimental_local_results(variable)
 
 
+def _one_process(num_cpu_replicas: int) -> Choice:
+  gpus = tf.config.list_physical_devices("GPU")
+  if num_cpu_replicas > 1:
+    return Choice(
+      tf.distribute.MirroredStrategy(_split_cpu(num_cpu_replicas)),
+      f"{num_cpu_replicas} logical CPU devices, as asked",
+    )
+  if len(gpus) > 1 and not num_cpu_replicas:
+    return Choice(
+      tf.distribute.MirroredStrategy(), f"{len(gpus)} GPUs found here"
+    )
+  device = "/gpu:0" if gpus and not num_cpu_replicas else "/cpu:0"
+  found = "the only GPU" if device == "/gpu:0" else "the CPU: no GPU is here"
+  return Choice(tf.distribute.OneDeviceStrategy(device), f"one device, {found}")
+
+
+def _several_processes(processes: cluster.Cluster, wish: Wish) -> Choice:
+  num_gpus = len(tf.config.list_physical_devices("GPU"))
+  if wish.num_cpu_replicas:
+    num_gpus = 0
+  devices = _split_cpu(max(1, wish.num_cpu_replicas))
+  cluster.wait_for_all(processes, wish.join_timeout)
+  resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+    tf.train.ClusterSpec({"worker": list(processes.addresses)}),
+    task_type="worker",
+    task_id=processes.index,
+    num_accelerators={"GPU": num_gpus},
+    rpc_layer="grpc",
+  )
+  with _on_cpus(len(devices)):
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+  kind = f"{num_gpus} GPU(s)" if num_gpus else f"{len(devices)} CPU device(s)"
+  return Choice(
+    strategy,
+    f"{kind} in each of {len(processes.addresses)} processes, this one is "
+    f"worker {processes.index}, says {processes.found_in}",
+  )
+
+
+@contextlib.contextmanager
+def _on_cpus(count: int):
+  # Without a GPU, TensorFlow gives each process one replica on its first CPU
+  # device, and no argument changes that.
+  from tensorflow.python.distribute import collective_all_reduce_strategy
+
+  extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+  original = extended._initialize_local_devices
+
+  def local_devices(self, resolver, worker_device):
+    devices, kind = original(self, resolver, worker_device)
+    if kind == "CPU":
+      devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(count))
+    return devices, kind
+
+  extended._initialize_local_devices = local_devices
+  try:
+    yield
+  finally:
+    extended._initialize_local_devices = original
+
+
 def _keep_freed_memory():
   # TensorFlow's own CPU allocator gives large tensors back to the system, so
   # every step pays for page faults; the pooled one keeps them: elementwise
@@ -75,10 +159,10 @@ def _keep_freed_memory():
   os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 
 
-def _split_cpu(count: int):
+def _split_cpu(count: int) -> List[str]:
   cpu = tf.config.list_physical_devices("CPU")[0]
   split = tf.config.get_logical_device_configuration(cpu)
-  if split is None or len(split) < count:
+  if count > 1 and (split is None or len(split) < count):
     tf.config.set_logical_device_configuration(
       cpu, [tf.config.LogicalDeviceConfiguration()] * count
     )

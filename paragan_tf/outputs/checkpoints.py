@@ -3,10 +3,26 @@
 The keys are the variables' own names, so any engine reads any other's files. A
 variable whose replicas may differ is kept for each of them: replica 0 under the
 name itself, the others under `name/replica_1`, `name/replica_2`, ...
+
+With several processes the chief writes what all agree on. What differs, each
+writes for its own replicas, and the chief joins the parts:
+
+    part = write(folder/model.ckpt-9.parts/00001, own replicas)   # each
+    wait()
+    join(parts -> model.ckpt-9)                                   # the chief
+    wait()
 """
 
 import os
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+  Callable,
+  Dict,
+  List,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+)
 
 import tensorflow as tf
 
@@ -18,34 +34,78 @@ class Entry(NamedTuple):
 
   Attributes:
     name: Its key.
-    copies: Its plain variable on each replica.
+    copies: Its plain variable on each replica of this process.
     agrees: Whether all copies hold the same value, so that one is kept.
+    first_replica: Which of all replicas the first copy belongs to.
+    num_replicas: How many there are in all processes; 0: those of `copies`.
   """
 
   name: str
   copies: Tuple[tf.Variable, ...]
   agrees: bool
+  first_replica: int = 0
+  num_replicas: int = 0
+
+
+class Writers(NamedTuple):
+  """The processes that write together.
+
+  Attributes:
+    index: Which one this is; 0 is the chief.
+    count: How many there are.
+    wait: Returns when all have called it.
+  """
+
+  index: int = 0
+  count: int = 1
+  wait: Callable[[], None] = lambda: None
 
 
 class Checkpoints:
   """The newest checkpoints of one run, in its folder."""
 
-  def __init__(self, folder: str, keep: int = 3):
+  def __init__(
+    self,
+    folder: str,
+    keep: int = 3,
+    writers: Writers = Writers(),  # noqa: B008 - It is immutable.
+  ):
     if keep < 1:
       raise ValueError(f"`keep` must be at least 1, got {keep}.")
     self._folder = folder
     self._keep = keep
+    self._writers = writers
 
   def save(self, step: int, entries: Sequence[Entry]) -> str:
-    """Writes one; those before stay whole until it is complete."""
+    """Writes one; those before stay whole until it is complete.
+
+    All processes call it together.
+    """
     path = self.path(step)
-    keyed = _keyed(entries)
-    tf.raw_ops.SaveV2(
-      prefix=path,
-      tensor_names=list(keyed),
-      shape_and_slices=[""] * len(keyed),
-      tensors=[variable.read_value() for variable in keyed.values()],
-    )
+    if self._writers.count > 1 and not all(e.agrees for e in entries):
+      self._save_parts(path, entries)
+    elif self._writers.index == 0:
+      _write(path, _keyed(entries))
+    if self._writers.index == 0:
+      self._list(path)
+    return path
+
+  def _save_parts(self, path: str, entries: Sequence[Entry]) -> None:
+    folder = f"{path}.parts"
+    parts = [f"{folder}/{i:05d}" for i in range(self._writers.count)]
+    own = [e for e in entries if not (e.agrees and self._writers.index)]
+    _write(parts[self._writers.index], _keyed(own))
+    self._writers.wait()
+    if self._writers.index == 0:
+      tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=parts,
+        destination_prefix=path,
+        delete_old_dirs=True,
+      )
+    self._writers.wait()
+
+  def _list(self, path: str) -> None:
+    """Makes `path` the newest one, and removes those that are too old."""
     paths = [*(p for p in self.paths() if p != path), path]
     # The list is replaced after the files are there, and by renaming.
     tf.compat.v1.train.update_checkpoint_state(
@@ -53,7 +113,6 @@ class Checkpoints:
     )
     for old in paths[: -self._keep]:
       _remove(old)
-    return path
 
   def path(self, step: int) -> str:
     """Returns where the checkpoint of a step is kept."""
@@ -101,10 +160,21 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
       )
   for entry in entries:
     for i, copy in enumerate(entry.copies):
-      copy.assign(by_key[_key(entry, 0 if entry.agrees else i)])
+      copy.assign(by_key[_key(entry, i)])
 
 
-def _key(entry: Entry, replica: int) -> str:
+def _write(path: str, keyed: Dict[str, tf.Variable]) -> None:
+  tf.raw_ops.SaveV2(
+    prefix=path,
+    tensor_names=list(keyed),
+    shape_and_slices=[""] * len(keyed),
+    tensors=[variable.read_value() for variable in keyed.values()],
+  )
+
+
+def _key(entry: Entry, place: int) -> str:
+  """Returns the key of the copy at a place in this process."""
+  replica = 0 if entry.agrees else entry.first_replica + place
   return entry.name if not replica else f"{entry.name}/replica_{replica}"
 
 
@@ -132,10 +202,11 @@ def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
     stored = 1
     while f"{entry.name}/replica_{stored}" in keys:
       stored += 1
-    if stored != len(entry.copies):
+    running = entry.num_replicas or len(entry.copies)
+    if stored != running:
       raise ValueError(
         f"Checkpoint '{path}' has {stored} replicas' own `{entry.name}` and "
-        f"this run has {len(entry.copies)} replicas: state that differs "
+        f"this run has {running} replicas: state that differs "
         f"between replicas resumes on as many; start {stored} of them."
       )
 

@@ -49,7 +49,7 @@ class Progress:
     images_per_second: float,
     d_loss: float,
     g_loss: float,
-    input_wait: float,
+    input_wait: Optional[float],
   ) -> None:
     """Shows the state after `step`; `input_wait` is a share of the time."""
     # The least important comes last: a narrow terminal cuts it off.
@@ -58,8 +58,9 @@ class Progress:
       f"{self._time_left(step)} left",
       f"{images_per_second:.0f} images/s",
       f"d {d_loss:.3f} g {g_loss:.3f}",
-      f"input wait {input_wait:.0%}",
     ]
+    if input_wait is not None:
+      parts.append(f"input wait {input_wait:.0%}")
     if self._bar is not None:
       self._bar.set_description_str(" ".join(parts), refresh=False)
       self._bar.update(step - self._bar.n)

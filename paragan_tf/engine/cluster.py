@@ -1,0 +1,156 @@
+"""Which processes train together, and waiting until all of them are there.
+
+The addresses come from `TF_CONFIG` or from the variables of a SLURM step.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+
+_EXAMPLE = (
+  '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, '
+  '"task": {"type": "worker", "index": 0}}'
+)
+_SLURM_PORT = 8888
+
+
+class Cluster(NamedTuple):
+  """All processes of a run, and which of them this one is.
+
+  Attributes:
+    addresses: `host:port` of each; the first one is the chief.
+    index: The place of this process.
+    found_in: Where that was read.
+  """
+
+  addresses: Sequence[str]
+  index: int
+  found_in: str
+
+
+def from_environment(
+  environment: Mapping[str, str] = os.environ,
+) -> Optional[Cluster]:
+  """Returns the cluster that the environment names, or `None`."""
+  if environment.get("TF_CONFIG"):
+    return _from_tf_config(environment["TF_CONFIG"])
+  if int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+    return _from_slurm()
+  return None
+
+
+def wait_for_all(cluster: Cluster, seconds: float) -> None:
+  """Returns when every process can be reached; else says which cannot.
+
+  TensorFlow itself would wait without a word. This process answers on its own
+  address meanwhile, and leaves it to TensorFlow when it has seen the others.
+  """
+  deadline = time.monotonic() + seconds
+  with _answering(cluster.addresses[cluster.index]):
+    missing = [a for i, a in enumerate(cluster.addresses) if i != cluster.index]
+    while missing:
+      missing = [address for address in missing if not _reachable(address)]
+      if missing and time.monotonic() > deadline:
+        raise ValueError(
+          f"Worker(s) at {', '.join(missing)} did not join within "
+          f"{seconds:g} s: start them, or correct the addresses in "
+          f"{cluster.found_in}; `--join_timeout` sets how long to wait."
+        )
+      if missing:
+        time.sleep(0.1)
+
+
+def _from_tf_config(text: str) -> Cluster:
+  try:
+    config = json.loads(text)
+  except ValueError as e:
+    raise ValueError(
+      f"`TF_CONFIG` must be JSON such as {_EXAMPLE}, got '{text[:200]}' ({e})."
+    ) from e
+  jobs = _part(config, "cluster")
+  if not jobs:  # Set by a platform, for one machine.
+    return Cluster(["localhost"], 0, "`TF_CONFIG`")
+  unknown = sorted(set(jobs) - {"chief", "worker"})
+  if unknown:
+    raise ValueError(
+      "`TF_CONFIG` may have the jobs `chief` and `worker`, got "
+      f"`{unknown[0]}`: all processes train, so take it out."
+    )
+  task = _part(config, "task")
+  kind, index = task.get("type"), task.get("index")
+  chiefs, workers = _addresses(jobs, "chief"), _addresses(jobs, "worker")
+  sizes = {"chief": len(chiefs), "worker": len(workers)}
+  if type(index) is not int or not 0 <= index < sizes.get(kind, 0):
+    raise ValueError(
+      "`TF_CONFIG` must say which `task` this process is, one of its cluster, "
+      f"such as {_EXAMPLE}; got task {json.dumps(task)}."
+    )
+  place = index + (len(chiefs) if kind == "worker" else 0)
+  return Cluster([*chiefs, *workers], place, "`TF_CONFIG`")
+
+
+def _part(config: Any, key: str) -> Mapping[str, Any]:
+  part = config.get(key, {}) if isinstance(config, dict) else None
+  if not isinstance(part, dict):
+    raise ValueError(
+      f"`TF_CONFIG` must have a `{key}` such as {_EXAMPLE}, got "
+      f"{json.dumps(config)[:200]}."
+    )
+  return part
+
+
+def _addresses(jobs: Mapping[str, Any], job: str) -> List[str]:
+  addresses = jobs.get(job, [])
+  for address in addresses:
+    host, _, port = str(address).rpartition(":")
+    if not host or not port.isdigit():
+      raise ValueError(
+        f"An address in `TF_CONFIG` must be 'host:port', got '{address}'."
+      )
+  return list(addresses)
+
+
+def _from_slurm() -> Cluster:
+  try:
+    # It counts GPUs to share them out, and fails where there are none; SLURM
+    # shares them out itself (`--gpus-per-task`).
+    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+      port_base=_SLURM_PORT,
+      gpus_per_node=1 << 16,
+      gpus_per_task=1,
+      auto_set_gpu=False,
+    )
+    addresses = resolver.cluster_spec().as_dict()["worker"]
+  except (RuntimeError, ValueError) as e:
+    raise ValueError(
+      f"The variables of the SLURM step cannot be read ({e}): start with "
+      "`srun`, or set `TF_CONFIG`."
+    ) from e
+  return Cluster(addresses, resolver.task_id, "the SLURM step's variables")
+
+
+@contextlib.contextmanager
+def _answering(address: str):
+  port = int(address.rpartition(":")[2])
+  try:
+    with socket.create_server(("", port), backlog=1024):
+      yield
+  except OSError as e:
+    raise ValueError(
+      f"This process cannot answer on its own address {address} "
+      f"({e.strerror}): take a port that is free."
+    ) from e
+
+
+def _reachable(address: str) -> bool:
+  host, _, port = address.rpartition(":")
+  try:
+    socket.create_connection((host, int(port)), timeout=1.0).close()
+  except OSError:
+    return False
+  return True

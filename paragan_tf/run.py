@@ -1,0 +1,258 @@
+"""One run in its folder: what it leaves there, and how it goes on."""
+
+import math
+import os
+from typing import Callable, Mapping, Optional, Sequence
+
+import gin
+import tensorflow as tf
+
+from paragan_tf import config
+from paragan_tf.engine import loop, strategies
+from paragan_tf.experiment import Experiment
+from paragan_tf.outputs import checkpoints, report, samples
+from paragan_tf.outputs.progress import Progress
+from paragan_tf.outputs.records import Records, write_file
+
+_CONFIG = "config.gin"
+# How long to train and how often to look may change when a run goes on.
+_FREE = ("run.Run.", "estimator.")
+
+# From the steps done and what to do with the logs on the way to an inner loop.
+MakeLoop = Callable[[int, loop.Action], Callable[[int], loop.Logs]]
+
+
+@gin.configurable(denylist=["experiment", "model_dir", "estimator"])
+class Run:
+  """Trains in one folder, from what is there.
+
+  Made without a write: what is wrong is said before anything changes. Of
+  several processes only the chief writes.
+  """
+
+  def __init__(
+    self,
+    experiment: Experiment,
+    model_dir: str,
+    estimator: Optional[MakeLoop] = None,
+    num_steps: int = gin.REQUIRED,
+    log_every: int = 20,
+    sample_every: int = 500,
+    save_every: int = 500,
+    num_metric_samples: Optional[int] = None,
+  ):
+    intervals = dict(
+      num_steps=num_steps,
+      log_every=log_every,
+      sample_every=sample_every,
+      save_every=save_every,
+    )
+    _check_intervals(intervals, experiment.step.cycle)
+    self.experiment = experiment
+    self.model_dir = model_dir
+    self.num_steps = num_steps
+    self._processes = experiment.processes
+    self._estimator = estimator
+    self._intervals = [log_every, sample_every, save_every]
+    self._num_metric_samples = num_metric_samples
+    self._checkpoints = checkpoints.Checkpoints(
+      model_dir,
+      writers=checkpoints.Writers(
+        self._processes.index, self._processes.count, self._processes.wait
+      ),
+    )
+    self._entries = experiment.entries()
+    self._records: Optional[Records] = None
+    self._progress: Optional[Progress] = None
+    self._config = config.operative()
+    _check_config(model_dir, self._config)
+    self._restore()
+
+  @property
+  def done(self) -> int:
+    """Steps trained so far."""
+    step = self.experiment.step
+    return int(strategies.copies(self.experiment.strategy, step.count)[0])
+
+  def summary(self) -> str:
+    """Returns what would run, in a few lines."""
+    return (
+      f"{self.experiment.summary()}\n"
+      f"steps     {self.done:,} done, {self.num_steps:,} in all\n"
+      f"folder    {self.model_dir}"
+    )
+
+  def open(self) -> None:
+    """Makes the folder, saves the config and opens the record."""
+    if self._processes.is_chief:
+      _write_config(self.model_dir, self._config)
+      self._records = Records(self.model_dir)
+      self._records.rewind(self.done)
+
+  def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+    """Trains, then draws, measures and reports."""
+    if self.done < self.num_steps:
+      self._train(lambda: self._processes.any(should_stop()))
+    elif self._processes.is_chief:
+      print(f"Already trained for {self.done} steps; raise `Run.num_steps`.")
+    if self._records is not None:
+      if self.done >= self.num_steps:
+        self._finish()
+      self._records.close()
+    self._processes.wait()
+
+  def _train(self, should_stop: Callable[[], bool]) -> None:
+    log_every, sample_every, save_every = self._intervals
+    actions = [loop.every(save_every, self._save)]
+    logging = [self._check_finite]
+    if self._processes.is_chief:
+      if self.done:
+        print(f"Going on from step {self.done} of {self.model_dir}.")
+      self._progress = Progress(self.num_steps, self.done)
+      logging.append(self._log)
+      actions.insert(0, loop.every(sample_every, self._sample))
+    stops = [sample_every, save_every]
+    if self._estimator:
+      inner = self._estimator_loop(self._estimator, logging)
+    else:
+      inner = self.experiment.inner_loop(self.done)
+      actions = [*logging, *actions]
+      stops.append(log_every)
+    try:
+      loop.train(inner, self.done, self.num_steps, stops, actions, should_stop)
+    finally:
+      if self._progress is not None:
+        self._progress.close()
+    self._save(self.done, {})
+    if self.done < self.num_steps and self._processes.is_chief:
+      print(
+        f"Stopped at step {self.done}; the same command goes on from there."
+      )
+
+  def _estimator_loop(self, estimator: MakeLoop, logging):
+    """Trains with `estimator`, and takes what it learned from its files."""
+
+    def log(step: int, logs: loop.Logs) -> None:
+      for action in logging:
+        action(step, logs)
+
+    def inner(num_steps: int) -> loop.Logs:
+      logs = estimator(self.done, loop.every(self._intervals[0], log))(
+        num_steps
+      )
+      self._restore()
+      return logs
+
+    return inner
+
+  def _restore(self) -> None:
+    self._saved = self._checkpoints.latest()
+    if self._saved is not None:
+      checkpoints.restore(self._saved, self._entries)
+    if not self._processes.same(self.done):
+      raise ValueError(
+        f"`model_dir` must be one folder that all processes share, got "
+        f"'{self.model_dir}': others are not at step {self.done} there."
+      )
+
+  def _finish(self) -> None:
+    self._sample(self.done, {})
+    if self.experiment.extractor is not None:
+      print("Measuring ...", flush=True)
+      values = self.experiment.measure(self._num_metric_samples)
+      assert self._records is not None
+      self._records.metric(self.done, [value.to_json() for value in values])
+      for value in values:
+        real = "" if value.floor is None else f"  (real {value.floor:.4f})"
+        print(f"{value.name:16} {value.value:.4f}{real}")
+    path = report.write(self.model_dir)
+    print(f"Pictures: {samples.png_path(self.model_dir, self.done)}")
+    print(f"Report:   {path}", flush=True)
+
+  def _check_finite(self, step: int, logs: loop.Logs) -> None:
+    bad = [name for name, value in logs.items() if not math.isfinite(value)]
+    if bad:
+      kept = self._checkpoints.latest()
+      raise FloatingPointError(
+        f"`{bad[0]}` is {logs[bad[0]]} at step {step}: training diverged; "
+        f"lower a learning rate. The last checkpoint is kept: {kept}."
+      )
+
+  def _log(self, step: int, logs: loop.Logs) -> None:
+    assert self._records is not None and self._progress is not None
+    self._records.write(step, logs)
+    self._progress.update(
+      step,
+      logs["images_per_second"],
+      logs["d/loss"],
+      logs["g/loss"],
+      logs.get("input_wait"),
+    )
+
+  def _sample(self, step: int, logs: loop.Logs) -> None:
+    del logs
+    assert self._records is not None
+    grid = self.experiment.grid()
+    scale = samples.scale_for(self.experiment.spec.resolution)
+    samples.write_png(samples.png_path(self.model_dir, step), grid, scale)
+    self._records.image(step, "samples", grid)
+
+  def _save(self, step: int, logs: loop.Logs) -> None:
+    del logs
+    if self._checkpoints.path(step) != self._saved:
+      self._saved = self._checkpoints.save(step, self._entries)
+
+
+def prepare(
+  gin_files: Sequence[str],
+  gin_bindings: Sequence[str],
+  model_dir: str,
+  wish: Optional[strategies.Wish] = None,
+  engine: str = "strategy",
+) -> Run:
+  """Reads the config and builds the run; what is wrong is a `ValueError`."""
+  config.load(gin_files, gin_bindings)
+  choice = strategies.choose(wish)
+  print(f"Training on {choice.reason}.", flush=True)
+  try:
+    return Run(Experiment(choice.strategy), model_dir)
+  except ValueError as e:
+    raise ValueError(config.plain(e)) from e
+  except (TypeError, RuntimeError) as e:  # A value of the wrong kind.
+    raise ValueError(
+      f"A value of `{config.culprit(e)}` is wrong: {config.plain(e)}"
+    ) from e
+
+
+def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:
+  for name, value in intervals.items():
+    if value < 1 or value % cycle:
+      raise ValueError(
+        f"`Run.{name}` must be a multiple of the cycle of {cycle} step(s), "
+        f"got {value}: take {-(-max(value, 1) // cycle) * cycle}."
+      )
+
+
+def _check_config(model_dir: str, new: str) -> None:
+  path = os.path.join(model_dir, _CONFIG)
+  if not tf.io.gfile.exists(path):
+    return
+  with tf.io.gfile.GFile(path) as f:
+    rows = config.differences(f.read(), new, _FREE)
+  if rows:
+    listed = "; ".join(f"`{n}` was {old}, now {new}" for n, old, new in rows)
+    raise ValueError(
+      f"The run in '{model_dir}' has another config: {listed}. Give the old "
+      "values or another `--model_dir`."
+    )
+
+
+def _write_config(model_dir: str, text: str) -> None:
+  try:
+    tf.io.gfile.makedirs(model_dir)
+    write_file(os.path.join(model_dir, _CONFIG), text.encode())
+  except (tf.errors.OpError, OSError) as e:
+    raise ValueError(
+      f"`model_dir` must be a folder that can be written, got '{model_dir}' "
+      f"({str(e).splitlines()[0]}): give another one."
+    ) from e
