@@ -1,0 +1,227 @@
+"""Trains with several processes of this machine, or prints how to elsewhere.
+
+python -m tools.launch --num_workers=2 -- --gin_file=... --model_dir=...
+python -m tools.launch --num_workers=8 --print=slurm -- --gin_file=... > job.sh
+
+What follows `--` goes to `tools.train`. The workers end together:
+
+    one fails             SIGTERM to the others, SIGKILL after a grace time
+    Ctrl-C or SIGTERM     passed on, so that they save; the second one kills
+"""
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from absl import flags
+
+from tools import cli, relay, scripts
+
+_NUM_WORKERS = flags.DEFINE_integer("num_workers", 2, "Number of processes.")
+_THREADS_PER_WORKER = flags.DEFINE_integer(
+  "threads_per_worker", 0, "Threads of each; 0 leaves it to TensorFlow."
+)
+_PRINT = flags.DEFINE_string(
+  "print",
+  None,
+  f"Starts nothing, prints a script for {', '.join(scripts.KINDS)}.",
+)
+
+_SECONDS_BETWEEN_LOOKS = 0.05
+_SECONDS_FOR_LAST_WORDS = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main():
+  """Reads the flags, then starts the workers or prints a script."""
+  train_flags = _after_dashes(sys.argv)
+  cli.checked(lambda: _check(flags.FLAGS(sys.argv)[1:], train_flags))
+  if _PRINT.value is not None:
+    script = cli.checked(
+      lambda: scripts.render(_PRINT.value, _NUM_WORKERS.value, train_flags)
+    )
+    print(script, end="")
+    return
+  command = [sys.executable, "-m", "tools.train", *train_flags]
+  sys.exit(run(command, _NUM_WORKERS.value, _THREADS_PER_WORKER.value))
+
+
+def run(
+  command: Sequence[str],
+  num_workers: int,
+  threads_per_worker: int = 0,
+  grace_seconds: float = 10.0,
+) -> int:
+  """Runs `command` in each worker; returns 0 or the first failure's code."""
+  workers = Workers(grace_seconds)
+  try:
+    workers.start(command, environments(num_workers, threads_per_worker))
+    return workers.wait()
+  finally:
+    workers.send(signal.SIGKILL)
+
+
+def environments(
+  num_workers: int, threads_per_worker: int = 0
+) -> List[Dict[str, str]]:
+  """Returns what each worker finds in its environment, beside what we have."""
+  shared = {"PYTHONUNBUFFERED": "1"}  # Else lines come in blocks, and late.
+  if threads_per_worker:
+    for pool in ("OMP_NUM", "TF_NUM_INTRAOP", "TF_NUM_INTEROP"):
+      shared[f"{pool}_THREADS"] = str(threads_per_worker)
+  cluster = {"worker": [f"127.0.0.1:{p}" for p in _free_ports(num_workers)]}
+  tasks = [{"type": "worker", "index": i} for i in range(num_workers)]
+  return [
+    {**shared, "TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+    for task in tasks
+  ]
+
+
+class Workers:
+  """Processes that end together.
+
+  A signal is only noted when it comes, and heeded in `wait`: by then every
+  worker has been started and can receive it.
+  """
+
+  def __init__(self, grace_seconds: float):
+    self._grace_seconds = grace_seconds
+    self._relay = relay.Relay()
+    self._running: Dict[int, subprocess.Popen] = {}
+    self._signals: List[int] = []
+    self._is_stopping = False
+    self._deadline = math.inf
+    self._outcome: Optional[Tuple[int, str]] = None
+    for number in (signal.SIGINT, signal.SIGTERM):
+      signal.signal(number, lambda number, _: self._signals.append(number))
+
+  def start(
+    self, command: Sequence[str], environments: Sequence[Mapping[str, str]]
+  ) -> None:
+    """Starts one worker for each environment."""
+    for index, environment in enumerate(environments):
+      self._running[index] = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C comes through us, and only once.
+        preexec_fn=_die_with_parent(),
+      )
+    # Threads come after the last fork: they might hold a lock during one.
+    for index, process in self._running.items():
+      assert process.stdout and process.stderr  # They are pipes.
+      self._relay.add(f"[worker {index}] ", process.stdout, sys.stdout)
+      self._relay.add(f"[worker {index}] ", process.stderr, sys.stderr)
+
+  def wait(self) -> int:
+    """Returns the exit code when all workers have ended."""
+    while self._running:
+      time.sleep(_SECONDS_BETWEEN_LOOKS)
+      self._look()
+      while self._signals:
+        self._stop(self._signals.pop(0))
+      if self._relay.is_cut and not self._is_stopping:
+        self._stop(signal.SIGTERM)
+      if time.monotonic() > self._deadline:
+        self.send(signal.SIGKILL)
+    self._relay.close(_SECONDS_FOR_LAST_WORDS)
+    code, words = self._outcome or (0, "")
+    if words:
+      self._relay.write(sys.stderr, words)
+    return code
+
+  def send(self, number: int) -> None:
+    """Sends a signal to every worker that runs, and what it has started."""
+    for process in self._running.values():
+      _send(process, number)
+
+  def _look(self) -> None:
+    for index, process in list(self._running.items()):
+      code = process.poll()
+      if code is None:
+        continue
+      del self._running[index]
+      _send(process, signal.SIGKILL)  # To what it has left behind.
+      if code and not self._outcome:
+        self._fail(index, code)
+
+  def _fail(self, index: int, code: int) -> None:
+    words = f"with exit code {code}"
+    if code < 0:
+      words, code = f"by signal {-code} (exit code {128 - code})", 128 - code
+    self._outcome = code, f"Worker {index} failed {words}, and so the run ends."
+    self._deadline = time.monotonic() + self._grace_seconds
+    if not self._is_stopping:
+      self._stop(signal.SIGTERM)
+
+  def _stop(self, number: int) -> None:
+    if self._is_stopping:
+      words = "Stopped at once, as asked; the last checkpoint is what is left."
+      self._outcome = self._outcome or (128 + number, words)
+      number = signal.SIGKILL
+    self._is_stopping = True
+    self.send(number)
+
+
+def _after_dashes(argv: Sequence[str]) -> List[str]:
+  return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
+
+
+def _check(unread: Sequence[str], train_flags: Sequence[str]) -> None:
+  if unread != train_flags:
+    raise ValueError(
+      f"`tools.launch` takes flags only, got '{unread[0]}': what is meant for "
+      "`tools.train` follows `--`."
+    )
+  if not train_flags:
+    raise ValueError(
+      "Flags of `tools.train` must follow `--`, got none: for example "
+      "`-- --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion`."
+    )
+  for flag, least in ((_NUM_WORKERS, 1), (_THREADS_PER_WORKER, 0)):
+    if flag.value < least:
+      raise ValueError(
+        f"`--{flag.name}` must be at least {least}, got {flag.value}."
+      )
+
+
+def _free_ports(count: int) -> List[int]:
+  """Returns ports that nobody has; all are held until the last is found."""
+  with contextlib.ExitStack() as stack:
+    held = [stack.enter_context(socket.socket()) for _ in range(count)]
+    for holder in held:
+      holder.bind(("127.0.0.1", 0))
+    return [holder.getsockname()[1] for holder in held]
+
+
+def _send(process: subprocess.Popen, number: int) -> None:
+  with contextlib.suppress(ProcessLookupError, PermissionError):
+    os.killpg(process.pid, number)
+
+
+def _die_with_parent():
+  """Returns what a child does first, so that it never outlives us (Linux)."""
+  if sys.platform != "linux":
+    return None
+  prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+  def request():
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It was too late to ask.
+      os._exit(1)
+
+  return request
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,29 @@
+#!/bin/bash
+# Trains on @num_workers@ nodes of a SLURM cluster, one worker each.
+#
+#   sbatch job.sh               in the repository's folder, shared by all nodes
+#   sbatch --nodes=4 job.sh     options given there win over those below
+#
+# Two minutes before its time is up the run saves and ends; the same command
+# goes on from there. The trainer finds its peers in SLURM's variables.
+#SBATCH --job-name=paragan
+#SBATCH --nodes=@num_workers@
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+##SBATCH --gpus-per-task=1
+##SBATCH --partition=NAME
+#SBATCH --time=24:00:00
+#SBATCH --signal=TERM@120
+#SBATCH --output=paragan-%j.log
+#SBATCH --open-mode=append
+set -euo pipefail
+
+PYTHON="${PYTHON:-.venv/bin/python}"
+FLAGS=(
+@flags@
+)
+
+export PYTHONUNBUFFERED=1
+# srun does not take the number of cores over from sbatch.
+srun --label --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-8}" \
+  "$PYTHON" -m tools.train "${FLAGS[@]}"
