@@ -8,6 +8,11 @@ import tensorflow as tf
 
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
+from paragan_tf.engine.estimator import (
+  EstimatorLoop,
+  make_estimator,
+  make_input_fn,
+)
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.engine.step import Player, Step
@@ -100,8 +105,8 @@ class Experiment:
     """Real images that one step takes, over all replicas."""
     return self.batch_size * self.step.schedule.num_batches
 
-  def inner_loop(self, start_step: int) -> loop.InnerLoop:
-    """Returns the inner loop, its data standing at `start_step`."""
+  def dataset(self, start_step: int) -> tf.distribute.DistributedDataset:
+    """Returns the batches of each replica, from `start_step` on."""
     num = self.strategy.num_replicas_in_sync
 
     def dataset_fn(context):
@@ -116,9 +121,38 @@ class Experiment:
         )
       )
 
-    data = self.strategy.distribute_datasets_from_function(dataset_fn)
+    return self.strategy.distribute_datasets_from_function(dataset_fn)
+
+  def inner_loop(self, start_step: int) -> loop.InnerLoop:
+    """Returns the inner loop, its data standing at `start_step`."""
     return loop.InnerLoop(
-      self.strategy, self.step, iter(data), self.images_per_step
+      self.strategy,
+      self.step,
+      iter(self.dataset(start_step)),
+      self.images_per_step,
+    )
+
+  def estimator(self, model_dir: str, tpu=None):
+    """Returns a `TPUEstimator` of the run; `tpu` is where it trains, if any."""
+    for name, side in self.step.players.items():
+      if tpu is not None and not side.exchange.replicas_agree:
+        raise ValueError(
+          "TPUEstimator keeps one value of each variable, and "
+          f"`{type(side.exchange).__name__}` of `{name}` lets replicas differ: "
+          "take `AllReduce`, or `--engine=strategy`."
+        )
+    return make_estimator(self.make_step, model_dir, self.images_per_step, tpu)
+
+  def estimator_loop(
+    self, estimator, start_step: int, log: loop.Action
+  ) -> EstimatorLoop:
+    """Returns the estimator's inner loop, its data standing at `start_step`."""
+    return EstimatorLoop(
+      estimator,
+      make_input_fn(self.input_fn, start_step),
+      self.images_per_step,
+      log,
+      self.step.log_names,
     )
 
   def entries(self) -> List[checkpoints.Entry]:

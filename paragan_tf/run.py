@@ -18,23 +18,21 @@ _CONFIG = "config.gin"
 # How long to train and how often to look may change when a run goes on.
 _FREE = ("run.Run.", "estimator.")
 
-# From the steps done and what to do with the logs on the way to an inner loop.
-MakeLoop = Callable[[int, loop.Action], Callable[[int], loop.Logs]]
-
 
 @gin.configurable(denylist=["experiment", "model_dir", "estimator"])
 class Run:
   """Trains in one folder, from what is there.
 
   Made without a write: what is wrong is said before anything changes. Of
-  several processes only the chief writes.
+  several processes only the chief writes. With an `estimator` that one trains,
+  and what it learned is taken from its checkpoints.
   """
 
   def __init__(
     self,
     experiment: Experiment,
     model_dir: str,
-    estimator: Optional[MakeLoop] = None,
+    estimator=None,
     num_steps: int = gin.REQUIRED,
     log_every: int = 20,
     sample_every: int = 500,
@@ -113,7 +111,7 @@ class Run:
       actions.insert(0, loop.every(sample_every, self._sample))
     stops = [sample_every, save_every]
     if self._estimator:
-      inner = self._estimator_loop(self._estimator, logging)
+      inner = self._estimator_loop(logging)
     else:
       inner = self.experiment.inner_loop(self.done)
       actions = [*logging, *actions]
@@ -129,17 +127,15 @@ class Run:
         f"Stopped at step {self.done}; the same command goes on from there."
       )
 
-  def _estimator_loop(self, estimator: MakeLoop, logging):
-    """Trains with `estimator`, and takes what it learned from its files."""
-
+  def _estimator_loop(self, logging) -> Callable[[int], loop.Logs]:
     def log(step: int, logs: loop.Logs) -> None:
       for action in logging:
         action(step, logs)
 
     def inner(num_steps: int) -> loop.Logs:
-      logs = estimator(self.done, loop.every(self._intervals[0], log))(
-        num_steps
-      )
+      often = loop.every(self._intervals[0], log)
+      made = self.experiment.estimator_loop(self._estimator, self.done, often)
+      logs = made(num_steps)
       self._restore()
       return logs
 
@@ -210,12 +206,28 @@ def prepare(
   wish: Optional[strategies.Wish] = None,
   engine: str = "strategy",
 ) -> Run:
-  """Reads the config and builds the run; what is wrong is a `ValueError`."""
+  """Reads the config and builds the run; what is wrong is a `ValueError`.
+
+  Args:
+    gin_files: Config files, read in order.
+    gin_bindings: Single bindings, read after them.
+    model_dir: The run's folder.
+    wish: Which devices to train on.
+    engine: `strategy` or `tpu_estimator`.
+  """
   config.load(gin_files, gin_bindings)
-  choice = strategies.choose(wish)
+  wish = wish or strategies.Wish()
+  by_estimator = engine == "tpu_estimator"
+  choice = (
+    strategies.for_estimator(wish) if by_estimator else strategies.choose(wish)
+  )
   print(f"Training on {choice.reason}.", flush=True)
   try:
-    return Run(Experiment(choice.strategy), model_dir)
+    experiment = Experiment(choice.strategy)
+    estimator = None
+    if by_estimator:
+      estimator = experiment.estimator(model_dir, choice.tpu)
+    return Run(experiment, model_dir, estimator)
   except ValueError as e:
     raise ValueError(config.plain(e)) from e
   except (TypeError, RuntimeError) as e:  # A value of the wrong kind.

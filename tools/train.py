@@ -30,6 +30,7 @@ _TPU = flags.DEFINE_string(
 )
 _TPU_ZONE = flags.DEFINE_string("tpu_zone", None, "Zone of the TPU.")
 _GCP_PROJECT = flags.DEFINE_string("gcp_project", None, "Project of the TPU.")
+_USE_TPU = flags.DEFINE_bool("use_tpu", False, "Insists on a TPU.")
 _JOIN_TIMEOUT = flags.DEFINE_float(
   "join_timeout", 300.0, "Seconds to wait for the other processes."
 )
@@ -54,6 +55,7 @@ def main():
         _TPU.value,
         _TPU_ZONE.value,
         _GCP_PROJECT.value,
+        _USE_TPU.value,
         _JOIN_TIMEOUT.value,
       ),
       _ENGINE.value,

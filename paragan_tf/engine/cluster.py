@@ -24,12 +24,12 @@ class Cluster(NamedTuple):
 
   Attributes:
     addresses: `host:port` of each; the first one is the chief.
-    index: The place of this process.
+    place: The place of this process.
     found_in: Where that was read.
   """
 
   addresses: Sequence[str]
-  index: int
+  place: int
   found_in: str
 
 
@@ -51,8 +51,8 @@ def wait_for_all(cluster: Cluster, seconds: float) -> None:
   address meanwhile, and leaves it to TensorFlow when it has seen the others.
   """
   deadline = time.monotonic() + seconds
-  with _answering(cluster.addresses[cluster.index]):
-    missing = [a for i, a in enumerate(cluster.addresses) if i != cluster.index]
+  with _answering(cluster.addresses[cluster.place]):
+    missing = [a for i, a in enumerate(cluster.addresses) if i != cluster.place]
     while missing:
       missing = [address for address in missing if not _reachable(address)]
       if missing and time.monotonic() > deadline:
@@ -85,7 +85,7 @@ def _from_tf_config(text: str) -> Cluster:
   kind, index = task.get("type"), task.get("index")
   chiefs, workers = _addresses(jobs, "chief"), _addresses(jobs, "worker")
   sizes = {"chief": len(chiefs), "worker": len(workers)}
-  if type(index) is not int or not 0 <= index < sizes.get(kind, 0):
+  if type(index) is not int or not 0 <= index < sizes.get(str(kind), 0):
     raise ValueError(
       "`TF_CONFIG` must say which `task` this process is, one of its cluster, "
       f"such as {_EXAMPLE}; got task {json.dumps(task)}."

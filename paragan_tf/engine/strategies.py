@@ -11,10 +11,14 @@ from paragan_tf.engine import cluster, tpu
 
 
 class Choice(NamedTuple):
-  """A strategy and one line that says what was chosen and why."""
+  """A strategy and one line that says what was chosen and why.
+
+  `tpu` is where TPUEstimator trains, if on a TPU.
+  """
 
   strategy: tf.distribute.Strategy
   reason: str
+  tpu: Optional[tf.distribute.cluster_resolver.ClusterResolver] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Wish:
     tpu: Name or `grpc://` address of a Cloud TPU, or `local` on a TPU VM.
     tpu_zone: Its zone, if it is not this machine's.
     gcp_project: Its project, if it is not this machine's.
+    use_tpu: Insists on a TPU.
     join_timeout: Seconds to wait for the other processes.
   """
 
@@ -34,12 +39,18 @@ class Wish:
   tpu: Optional[str] = None
   tpu_zone: Optional[str] = None
   gcp_project: Optional[str] = None
+  use_tpu: bool = False
   join_timeout: float = 300.0
 
   def __post_init__(self):
     if self.num_cpu_replicas < 0:
       raise ValueError(
         f"`num_cpu_replicas` must be at least 0, got {self.num_cpu_replicas}."
+      )
+    if self.use_tpu and not self.tpu:
+      raise ValueError(
+        "`use_tpu` needs a TPU and none is named: give `--tpu=NAME`, or "
+        "`--tpu=local` on a TPU VM."
       )
     if self.tpu and self.num_cpu_replicas:
       raise ValueError(
@@ -63,6 +74,22 @@ def choose(wish: Optional[Wish] = None) -> Choice:
   if processes and len(processes.addresses) > 1:
     return _several_processes(processes, wish)
   return _one_process(wish.num_cpu_replicas)
+
+
+def for_estimator(wish: Wish) -> Choice:
+  """Returns the strategy of the host that TPUEstimator's program runs on."""
+  processes = cluster.from_environment()
+  if wish.num_cpu_replicas > 1 or (processes and len(processes.addresses) > 1):
+    raise ValueError(
+      "TPUEstimator trains on a TPU or on one CPU device, got several replicas "
+      "or processes: give `--engine=strategy`, or `--tpu`."
+    )
+  _keep_freed_memory()
+  host = tf.distribute.OneDeviceStrategy("/cpu:0")
+  if not wish.tpu:
+    return Choice(host, "the CPU by TPUEstimator: no TPU is asked for")
+  found = tpu.find(wish.tpu, wish.tpu_zone, wish.gcp_project)
+  return Choice(host, f"TPU '{wish.tpu}' by TPUEstimator, as asked", found)
 
 
 @contextlib.contextmanager
@@ -116,7 +143,7 @@ def _several_processes(processes: cluster.Cluster, wish: Wish) -> Choice:
   resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({"worker": list(processes.addresses)}),
     task_type="worker",
-    task_id=processes.index,
+    task_id=processes.place,
     num_accelerators={"GPU": num_gpus},
     rpc_layer="grpc",
   )
@@ -126,7 +153,7 @@ def _several_processes(processes: cluster.Cluster, wish: Wish) -> Choice:
   return Choice(
     strategy,
     f"{kind} in each of {len(processes.addresses)} processes, this one is "
-    f"worker {processes.index}, says {processes.found_in}",
+    f"worker {processes.place}, says {processes.found_in}",
   )
 
 

@@ -51,13 +51,13 @@ class Writers(NamedTuple):
   """The processes that write together.
 
   Attributes:
-    index: Which one this is; 0 is the chief.
-    count: How many there are.
+    place: Which one this is; 0 is the chief.
+    num: How many there are.
     wait: Returns when all have called it.
   """
 
-  index: int = 0
-  count: int = 1
+  place: int = 0
+  num: int = 1
   wait: Callable[[], None] = lambda: None
 
 
@@ -82,21 +82,21 @@ class Checkpoints:
     All processes call it together.
     """
     path = self.path(step)
-    if self._writers.count > 1 and not all(e.agrees for e in entries):
+    if self._writers.num > 1 and not all(e.agrees for e in entries):
       self._save_parts(path, entries)
-    elif self._writers.index == 0:
+    elif self._writers.place == 0:
       _write(path, _keyed(entries))
-    if self._writers.index == 0:
+    if self._writers.place == 0:
       self._list(path)
     return path
 
   def _save_parts(self, path: str, entries: Sequence[Entry]) -> None:
     folder = f"{path}.parts"
-    parts = [f"{folder}/{i:05d}" for i in range(self._writers.count)]
-    own = [e for e in entries if not (e.agrees and self._writers.index)]
-    _write(parts[self._writers.index], _keyed(own))
+    parts = [f"{folder}/{i:05d}" for i in range(self._writers.num)]
+    own = [e for e in entries if not (e.agrees and self._writers.place)]
+    _write(parts[self._writers.place], _keyed(own))
     self._writers.wait()
-    if self._writers.index == 0:
+    if self._writers.place == 0:
       tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts,
         destination_prefix=path,

@@ -1,0 +1,262 @@
+"""The same step under TPUEstimator; the only file that imports `tf.estimator`.
+
+Pseudo-code:
+
+    model_fn(TRAIN)    step = make_step(global_step); train_op = step(batch)
+    model_fn(EVAL)     losses and scores of the average of G against D
+    model_fn(PREDICT)  images of the average of G
+
+A checkpoint's keys are the variables' names here too, so that a run may change
+its engine between two checkpoints.
+"""
+
+import os
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+import gin
+import tensorflow as tf
+
+from paragan_tf.engine.loop import Action, Logs
+from paragan_tf.engine.step import Step
+from paragan_tf.types import Mode, Scores
+
+_tpu = tf.compat.v1.estimator.tpu
+_ModeKeys = tf.estimator.ModeKeys
+_HOST_LOGS = "host_logs"
+_NEVER = 1 << 40
+
+# From the variable that counts the steps to a step, with new variables.
+MakeStep = Callable[[tf.Variable], Step]
+
+
+@gin.configurable(allowlist=["iterations_per_loop", "keep_checkpoints"])
+def make_estimator(
+  make_step: MakeStep,
+  model_dir: str,
+  batch_size: int,
+  tpu: Optional[tf.distribute.cluster_resolver.ClusterResolver] = None,
+  iterations_per_loop: int = 100,
+  keep_checkpoints: int = 3,
+) -> tf.compat.v1.estimator.tpu.TPUEstimator:
+  """Makes the estimator of a run.
+
+  Args:
+    make_step: Makes the step in the estimator's graph.
+    model_dir: Where its checkpoints are.
+    batch_size: Images a step takes, over all replicas.
+    tpu: Where to train; the CPU if `None`.
+    iterations_per_loop: Steps that a TPU makes in one call of the host.
+    keep_checkpoints: How many to keep.
+  """
+  config = _tpu.RunConfig(
+    cluster=tpu,
+    model_dir=model_dir,
+    save_checkpoints_steps=_NEVER,  # But at the end of each `train`.
+    save_summary_steps=None,
+    log_step_count_steps=None,
+    keep_checkpoint_max=keep_checkpoints,
+    tpu_config=_tpu.TPUConfig(
+      iterations_per_loop=iterations_per_loop,
+      per_host_input_for_training=_tpu.InputPipelineConfig.PER_HOST_V2,
+    ),
+  )
+  return _tpu.TPUEstimator(
+    make_model_fn(make_step, model_dir),
+    config=config,
+    use_tpu=tpu is not None,
+    train_batch_size=batch_size,
+    eval_batch_size=batch_size,
+    predict_batch_size=batch_size,
+    export_to_tpu=False,
+  )
+
+
+def make_model_fn(make_step: MakeStep, model_dir: str):
+  """Returns `model_fn(features, labels, mode, params)` for a TPUEstimator.
+
+  Features are images in TRAIN and EVAL; in PREDICT a dict with `labels`, `z`
+  or both.
+  """
+
+  def model_fn(features, labels, mode, params):
+    del params
+    step = make_step(tf.compat.v1.train.get_or_create_global_step())
+    if mode == _ModeKeys.TRAIN:
+      return _train_spec(step, features, labels, model_dir)
+    if mode == _ModeKeys.EVAL:
+      return _eval_spec(step, features, labels)
+    return _predict_spec(step, features)
+
+  return model_fn
+
+
+def make_input_fn(
+  input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset], start_step: int
+):
+  """Returns `input_fn(params)` for a TPUEstimator, from `start_step` on."""
+
+  def estimator_input_fn(params):
+    places = dict(num_replicas=1, first_replica=0, local_replicas=1)
+    if "context" in params:  # On a TPU, once for each of its hosts.
+      context = params["context"]
+      _, call, _, local = context.current_input_fn_deployment()
+      places = dict(
+        num_replicas=context.num_replicas,
+        first_replica=call * local,
+        local_replicas=local,
+      )
+    data = input_fn(
+      dict(batch_size=params["batch_size"], start_step=start_step, **places)
+    )
+    if len(data.element_spec) == 1:  # Estimators take pairs or bare features.
+      data = data.map(lambda images: images)
+    return data
+
+  return estimator_input_fn
+
+
+class EstimatorLoop:
+  """An inner loop that an estimator runs; it saves at its end.
+
+  Args:
+    estimator: What trains.
+    input_fn: `input_fn(params)`, standing where the estimator stands.
+    images_per_step: Over all replicas.
+    log: Called with the logs of single steps on the way.
+    log_names: Their names.
+  """
+
+  def __init__(
+    self,
+    estimator: tf.compat.v1.estimator.tpu.TPUEstimator,
+    input_fn: Callable,
+    images_per_step: int,
+    log: Action,
+    log_names: Sequence[str],
+  ):
+    self._estimator = estimator
+    self._input_fn = input_fn
+    self._hook = _LogHook(images_per_step, log, log_names)
+
+  def __call__(self, num_steps: int) -> Logs:
+    """Trains for `num_steps`; the logs went to `log`."""
+    self._estimator.train(self._input_fn, steps=num_steps, hooks=[self._hook])
+    return {}
+
+
+class _LogHook(tf.compat.v1.train.SessionRunHook):
+  """Hands on what the host call wrote down, after each call of the host."""
+
+  def __init__(self, images_per_step: int, log: Action, names: Sequence[str]):
+    self._images_per_step = images_per_step
+    self._log = log
+    self._names = names
+
+  def begin(self):
+    """Finds the variables in the graph."""
+    self._step = tf.compat.v1.train.get_global_step()
+    self._logs = next(
+      variable
+      for variable in tf.compat.v1.local_variables()
+      if variable.op.name == _HOST_LOGS
+    )
+
+  def after_create_session(self, session, coord):
+    """Starts the clock."""
+    del coord
+    self._last = (int(session.run(self._step)), time.perf_counter())
+
+  def after_run(self, run_context, run_values):
+    """Logs the last step, and the speed since the one before."""
+    del run_values
+    step, logs = run_context.session.run([self._step, self._logs])
+    (last_step, last), now = self._last, time.perf_counter()
+    speed = (step - last_step) * self._images_per_step / (now - last)
+    self._last = (int(step), now)
+    values = dict(zip(self._names, (float(value) for value in logs)))
+    self._log(int(step), {**values, "images_per_second": speed})
+
+
+def _train_spec(step: Step, images, labels, model_dir: str):
+  # Inside a `tf.function` the updates keep their order; in a bare graph nothing
+  # would order D's update before G reads D.
+  @tf.function(autograph=False)
+  def train():
+    def at(phase: int) -> tf.Tensor:
+      logs = step(images, labels, phase)
+      return tf.stack([tf.cast(logs[n], tf.float32) for n in step.log_names])
+
+    if step.cycle == 1:
+      return at(0)
+    # All replicas are at the same step, so all take the same branch.
+    phase = tf.cast(step.count % step.cycle, tf.int32)
+    branches = {i: lambda i=i: at(i) for i in range(step.cycle)}
+    return tf.switch_case(phase, branches)
+
+  logs = train()
+  with tf.control_dependencies([logs]):
+    count = tf.identity(step.count.read_value())
+  return _tpu.TPUEstimatorSpec(
+    mode=_ModeKeys.TRAIN,
+    loss=logs[step.log_names.index("d/loss")],
+    train_op=tf.group(logs, count),
+    host_call=(
+      _write_summaries(step.log_names, model_dir),
+      [tf.reshape(count, [1]), tf.expand_dims(logs, 0)],
+    ),
+  )
+
+
+def _write_summaries(names: List[str], model_dir: str):
+  """Returns what the host does with the logs, a row for each replica."""
+
+  def write(counts, logs):
+    means = tf.reduce_mean(logs, 0)
+    kept = tf.compat.v1.get_variable(
+      _HOST_LOGS,
+      [len(names)],
+      initializer=tf.compat.v1.zeros_initializer(),
+      trainable=False,
+      collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+    )
+    writer = tf.summary.create_file_writer(os.path.join(model_dir, "host_call"))
+    with writer.as_default(), tf.summary.record_if(True):
+      for i, name in enumerate(names):
+        tf.summary.scalar(name, means[i], step=counts[0])
+    return [kept.assign(means), *tf.compat.v1.summary.all_v2_summary_ops()]
+
+  return write
+
+
+def _eval_spec(step: Step, images, labels):
+  g, d = step.ema.twin, step.players["d"].net
+  z = tf.random.normal([images.shape[0], g.z_dim], seed=step.seed)
+  scores = Scores(
+    real=d(images, labels, Mode.EVAL),
+    fake=d(g(z, labels, Mode.EVAL), labels, Mode.EVAL),
+  )
+  losses = step.loss_fn(scores)
+  rows = tf.ones_like(scores.real)
+  values = {
+    "d/loss": losses.d * rows,
+    "g/loss": losses.g * rows,
+    "d/score_real": scores.real,
+    "d/score_fake": scores.fake,
+  }
+
+  def metric_fn(**values) -> Dict[str, Any]:
+    return {n: tf.compat.v1.metrics.mean(v) for n, v in values.items()}
+
+  return _tpu.TPUEstimatorSpec(
+    mode=_ModeKeys.EVAL, loss=losses.d, eval_metrics=(metric_fn, values)
+  )
+
+
+def _predict_spec(step: Step, features: Mapping[str, tf.Tensor]):
+  g = step.ema.twin
+  z, labels = features.get("z"), features.get("labels")
+  if z is None:
+    z = tf.random.normal([tf.shape(labels)[0], g.z_dim], seed=step.seed)
+  images = {"images": g(z, labels, Mode.EVAL)}
+  return _tpu.TPUEstimatorSpec(mode=_ModeKeys.PREDICT, predictions=images)
