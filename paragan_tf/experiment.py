@@ -178,6 +178,14 @@ class Experiment:
       for variable in self.step.variables
     ]
 
+  def plain_g(self) -> Net:
+    """Returns a copy of the average of G, with plain variables."""
+    twin = self.step.ema.twin
+    copy = self._player("g", "exported", self._parts[-1]).net
+    for variable, value in zip(copy.variables, twin.variables):
+      variable.assign(strategies.copies(self.strategy, value)[0])
+    return copy
+
   def grid(self, rows: int = 8) -> np.ndarray:
     """Returns a picture of samples with fixed latent codes, a class a column.
 
@@ -200,7 +208,7 @@ class Experiment:
       metrics.Sampling(
         ema=True, truncation=None, bn_mode="stored", seed=_METRIC_SEED
       ),
-      reference_split=f"{self.input_fn.source.name}/train",
+      reference_split=f"{self.input_fn.name}/train",
       num_samples=num_samples,
       progress=progress,
     )
@@ -211,9 +219,10 @@ class Experiment:
       name: sum(v.shape.num_elements() for v in side.net.trainable_variables)
       for name, side in self.step.players.items()
     }
+    num_images = self.input_fn.num_images
+    known = f"{num_images:,} images to train on, " if num_images else ""
     lines = [
-      f"data      {self.input_fn.source.name}, "
-      f"{len(self.input_fn.source.train.pixels):,} images to train on, "
+      f"data      {self.input_fn.name}, {known}"
       f"{self.spec.resolution}x{self.spec.resolution}x{self.spec.channels}, "
       f"{self.spec.num_classes} classes",
       f"batch     {self.batch_size} on "

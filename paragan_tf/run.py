@@ -2,7 +2,7 @@
 
 import math
 import os
-from typing import Callable, Mapping, Optional, Sequence
+from typing import Callable, List, Mapping, Optional, Sequence
 
 import gin
 import tensorflow as tf
@@ -10,7 +10,7 @@ import tensorflow as tf
 from paragan_tf import config
 from paragan_tf.engine import loop, strategies
 from paragan_tf.experiment import Experiment
-from paragan_tf.outputs import checkpoints, report, samples
+from paragan_tf.outputs import checkpoints, metrics, report, samples
 from paragan_tf.outputs.progress import Progress
 from paragan_tf.outputs.records import Records, write_file
 
@@ -62,6 +62,9 @@ class Run:
     self._entries = experiment.entries()
     self._records: Optional[Records] = None
     self._progress: Optional[Progress] = None
+    self._logs: loop.Logs = {}
+    self._saved: Optional[str] = None
+    self._inner: Optional[Callable[[int], loop.Logs]] = None
     self._config = config.operative()
     _check_config(model_dir, self._config)
     self._restore()
@@ -88,53 +91,80 @@ class Run:
       self._records.rewind(self.done)
 
   def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-    """Trains, then draws, measures and reports."""
+    """Trains to the end, then draws, measures and reports."""
+    started_at = self.done
+    if started_at >= self.num_steps:
+      self._say(f"Already trained for {self.done} steps; raise `num_steps`.")
+    elif started_at:
+      self._say(f"Going on from step {self.done} of {self.model_dir}.")
+    try:
+      self.train(self.num_steps, should_stop)
+    finally:
+      self.close_progress()
+    if self.done > started_at:
+      self.save()
     if self.done < self.num_steps:
-      self._train(lambda: self._processes.any(should_stop()))
+      self._say(
+        f"Stopped at step {self.done}; the same command goes on from there."
+      )
     elif self._processes.is_chief:
-      print(f"Already trained for {self.done} steps; raise `Run.num_steps`.")
+      self.finish()
     if self._records is not None:
-      if self.done >= self.num_steps:
-        self._finish()
       self._records.close()
     self._processes.wait()
 
-  def _train(self, should_stop: Callable[[], bool]) -> None:
+  def train(
+    self, until: int, should_stop: Callable[[], bool] = lambda: False
+  ) -> loop.Logs:
+    """Trains up to a step; returns the last logs. May be called again."""
+    if self._inner is None:
+      self._inner = self._make_inner()
     log_every, sample_every, save_every = self._intervals
-    actions = [loop.every(save_every, self._save)]
-    logging = [self._check_finite]
-    if self._processes.is_chief:
-      if self.done:
-        print(f"Going on from step {self.done} of {self.model_dir}.")
-      self._progress = Progress(self.num_steps, self.done)
-      logging.append(self._log)
-      actions.insert(0, loop.every(sample_every, self._sample))
     stops = [sample_every, save_every]
-    if self._estimator:
-      inner = self._estimator_loop(logging)
-    else:
-      inner = self.experiment.inner_loop(self.done)
-      actions = [*logging, *actions]
+    actions = [
+      loop.every(sample_every, self._sample),
+      loop.every(save_every, lambda step, logs: self.save()),
+    ]
+    if self._estimator is None:  # That one logs on its way.
       stops.append(log_every)
-    try:
-      loop.train(inner, self.done, self.num_steps, stops, actions, should_stop)
-    finally:
-      if self._progress is not None:
-        self._progress.close()
-    self._save(self.done, {})
-    if self.done < self.num_steps and self._processes.is_chief:
-      print(
-        f"Stopped at step {self.done}; the same command goes on from there."
-      )
+      actions.insert(0, self._log)
+    if self._records is not None and self._progress is None:
+      self._progress = Progress(self.num_steps, self.done)
+    loop.train(
+      self._inner,
+      self.done,
+      until,
+      stops,
+      actions,
+      lambda: self._processes.any(should_stop()),
+    )
+    return self._logs
 
-  def _estimator_loop(self, logging) -> Callable[[int], loop.Logs]:
-    def log(step: int, logs: loop.Logs) -> None:
-      for action in logging:
-        action(step, logs)
+  def save(self) -> None:
+    """Saves, if that was not done at this step."""
+    if self._checkpoints.path(self.done) != self._saved:
+      self._saved = self._checkpoints.save(self.done, self._entries)
+
+  def close_progress(self) -> None:
+    """Leaves the last state of the progress bar on screen."""
+    if self._progress is not None:
+      self._progress.close()
+      self._progress = None
+
+  def _say(self, text: str) -> None:
+    if self._processes.is_chief:
+      print(text, flush=True)
+
+  def _make_inner(self) -> Callable[[int], loop.Logs]:
+    if self._estimator is None:
+      return self.experiment.inner_loop(self.done)
+    return self._estimator_loop()
+
+  def _estimator_loop(self) -> Callable[[int], loop.Logs]:
+    log = loop.every(self._intervals[0], self._log)
 
     def inner(num_steps: int) -> loop.Logs:
-      often = loop.every(self._intervals[0], log)
-      made = self.experiment.estimator_loop(self._estimator, self.done, often)
+      made = self.experiment.estimator_loop(self._estimator, self.done, log)
       logs = made(num_steps)
       self._restore()
       return logs
@@ -151,19 +181,28 @@ class Run:
         f"'{self.model_dir}': others are not at step {self.done} there."
       )
 
-  def _finish(self) -> None:
+  def finish(
+    self, num_samples: Optional[int] = None
+  ) -> List[metrics.MetricValue]:
+    """Draws, measures and reports; the chief's work."""
     self._sample(self.done, {})
-    if self.experiment.extractor is not None:
-      print("Measuring ...", flush=True)
-      values = self.experiment.measure(self._num_metric_samples)
-      assert self._records is not None
-      self._records.metric(self.done, [value.to_json() for value in values])
-      for value in values:
-        real = "" if value.floor is None else f"  (real {value.floor:.4f})"
-        print(f"{value.name:16} {value.value:.4f}{real}")
+    values = self._measured(num_samples or self._num_metric_samples)
+    for value in values:
+      real = "" if value.floor is None else f"  (real {value.floor:.4f})"
+      print(f"{value.name:16} {value.value:.4f}{real}")
     path = report.write(self.model_dir)
     print(f"Pictures: {samples.png_path(self.model_dir, self.done)}")
     print(f"Report:   {path}", flush=True)
+    return values
+
+  def _measured(self, num_samples) -> List[metrics.MetricValue]:
+    if self.experiment.extractor is None:
+      return []
+    print("Measuring ...", flush=True)
+    values = self.experiment.measure(num_samples)
+    assert self._records is not None
+    self._records.metric(self.done, [value.to_json() for value in values])
+    return values
 
   def _check_finite(self, step: int, logs: loop.Logs) -> None:
     bad = [name for name, value in logs.items() if not math.isfinite(value)]
@@ -175,8 +214,12 @@ class Run:
       )
 
   def _log(self, step: int, logs: loop.Logs) -> None:
-    assert self._records is not None and self._progress is not None
+    self._check_finite(step, logs)
+    self._logs = logs
+    if step % self._intervals[0] or self._records is None:
+      return
     self._records.write(step, logs)
+    assert self._progress is not None
     self._progress.update(
       step,
       logs["images_per_second"],
@@ -187,16 +230,12 @@ class Run:
 
   def _sample(self, step: int, logs: loop.Logs) -> None:
     del logs
-    assert self._records is not None
+    if self._records is None:
+      return
     grid = self.experiment.grid()
     scale = samples.scale_for(self.experiment.spec.resolution)
     samples.write_png(samples.png_path(self.model_dir, step), grid, scale)
     self._records.image(step, "samples", grid)
-
-  def _save(self, step: int, logs: loop.Logs) -> None:
-    del logs
-    if self._checkpoints.path(step) != self._saved:
-      self._saved = self._checkpoints.save(step, self._entries)
 
 
 def prepare(

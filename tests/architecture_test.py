@@ -63,9 +63,23 @@ class ArchitectureTest(parameterized.TestCase):
     }
     self.assertEqual(folders, set(ROOMS))
 
-  def test_tools_import_experiment_only(self):
+  def test_tools_import_the_front_only(self):
     for path in sorted((ROOT / "tools").rglob("*.py")):
-      self.assertLessEqual(ours(path), {"experiment"}, str(path))
+      self.assertLessEqual(
+        ours(path), {"api", "config", "experiment", "run"}, str(path)
+      )
+
+  def test_the_front_is_in_order(self):
+    order = ["experiment", "run", "api"]
+    for i, name in enumerate(order):
+      self.assertEmpty(ours(PACKAGE / f"{name}.py") & set(order[i:]), name)
+
+  def test_one_file_calls_estimators(self):
+    for path in sources():
+      nodes = ast.walk(ast.parse(path.read_text()))
+      names = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+      if {"TPUEstimator", "EstimatorSpec", "ModeKeys"} & names:
+        self.assertEqual(path, PACKAGE / "engine" / "estimator.py")
 
   def test_large_libraries_stay_in_their_files(self):
     for path in sources():

@@ -60,6 +60,16 @@ class InputFn:
       num_classes=len(self.source.label_names) if self.conditional else 0,
     )
 
+  @property
+  def name(self) -> str:
+    """What the data is called."""
+    return self.source.name
+
+  @property
+  def num_images(self) -> int:
+    """How many there are to train on."""
+    return len(self._pixels)
+
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
     size = params["batch_size"]

@@ -1,5 +1,7 @@
 """Drawing from a generator, shared among the replicas of this process."""
 
+from typing import Optional
+
 import numpy as np
 import tensorflow as tf
 
@@ -28,24 +30,38 @@ class Sampler:
     self._draw = tf.function(self._shared, autograph=False)
 
   def __call__(
-    self, labels: np.ndarray, seed: int, start: int = 0
+    self,
+    labels: Optional[np.ndarray],
+    seed: int,
+    start: int = 0,
+    z: Optional[np.ndarray] = None,
   ) -> np.ndarray:
     """Returns one image a label, `[n, h, w, c]`, in [-1, 1].
 
     Args:
-      labels: Class ids, `[n]`; only their number counts if unconditional.
+      labels: Class ids, `[n]`; only their number counts if unconditional, and
+        they may be left out if there is a `z`.
       seed: Which latent codes.
       start: The place of the first sample in the seed's sequence.
+      z: The latent codes themselves, `[n, z_dim]`.
     """
+    if labels is None:
+      if z is None or self._conditional:
+        raise ValueError("`labels` must be given: G draws by class.")
+      labels = np.zeros(len(z), np.int32)
     size = self._batch_size
     parts = []
     for i in range(0, len(labels), size):
-      z = tf.random.stateless_normal(
-        [size, self._z_dim], [seed, start + i], alg="philox"
-      )
       part = np.resize(labels[i : i + size], [size]).astype(np.int32)
-      parts.append(self._draw(z, tf.constant(part)).numpy())
+      codes = self._codes(seed, start + i, None if z is None else z[i:])
+      parts.append(self._draw(codes, tf.constant(part)).numpy())
     return np.concatenate(parts)[: len(labels)]
+
+  def _codes(self, seed: int, start: int, z: Optional[np.ndarray]) -> tf.Tensor:
+    shape = [self._batch_size, self._z_dim]
+    if z is not None:
+      return tf.constant(np.resize(z[: shape[0]], shape), tf.float32)
+    return tf.random.stateless_normal(shape, [seed, start], alg="philox")
 
   def _shared(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     share = self._batch_size // self._num_replicas

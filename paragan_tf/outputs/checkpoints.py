@@ -13,6 +13,7 @@ writes for its own replicas, and the chief joins the parts:
     wait()
 """
 
+import json
 import os
 from typing import (
   Callable,
@@ -25,6 +26,8 @@ from typing import (
 )
 
 import tensorflow as tf
+
+from paragan_tf.outputs.records import write_file
 
 _PREFIX = "model.ckpt"
 
@@ -107,9 +110,13 @@ class Checkpoints:
   def _list(self, path: str) -> None:
     """Makes `path` the newest one, and removes those that are too old."""
     paths = [*(p for p in self.paths() if p != path), path]
-    # The list is replaced after the files are there, and by renaming.
-    tf.compat.v1.train.update_checkpoint_state(
-      self._folder, path, paths[-self._keep :]
+    # Replaced after the files are there, and by renaming. Names without their
+    # folder, so that it may be moved.
+    names = [json.dumps(os.path.basename(p)) for p in paths[-self._keep :]]
+    lines = [f"model_checkpoint_path: {names[-1]}"]
+    lines += [f"all_model_checkpoint_paths: {name}" for name in names]
+    write_file(
+      os.path.join(self._folder, "checkpoint"), "\n".join(lines).encode()
     )
     for old in paths[: -self._keep]:
       _remove(old)

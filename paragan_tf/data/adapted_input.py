@@ -1,0 +1,121 @@
+"""A user's own `input_fn`, made to fit: `input_fn() -> tf.data.Dataset`.
+
+Elements are images, or pairs of images and class ids, batched or not; uint8, or
+floats in [-1, 1]. All processes read the same stream, and each takes its rows
+of every global batch, so that a run does not depend on how many replicas share
+it. The stream begins anew when it ends.
+"""
+
+import inspect
+from typing import Any, Callable, Mapping, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.data.sources import Images
+from paragan_tf.types import ImageSpec
+
+_NUM_TO_MEASURE = 2000
+
+
+class AdaptedInput:
+  """Gives each replica its share of every global batch.
+
+  Called as `input_fn.InputFn` is. The user's function may take `params`, with
+  `batch_size`, the images that it is asked for at a time.
+  """
+
+  def __init__(self, input_fn: Callable[..., tf.data.Dataset], num_classes=0):
+    if not callable(input_fn):
+      raise ValueError(
+        "`input_fn` must be a function that returns a `tf.data.Dataset`, got "
+        f"{type(input_fn).__name__}: give `lambda: dataset`."
+      )
+    self._input_fn = input_fn
+    self._num_classes = num_classes
+    self.name = getattr(input_fn, "__name__", "input_fn")
+    self.num_images: Optional[int] = None  # Only the user knows.
+    self.spec = self._spec()
+
+  def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
+    """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
+    size = params["batch_size"]
+    total = params.get("num_replicas", 1)
+    first = params.get("first_replica", 0) * size
+    rows = params.get("local_replicas", total) * size
+    data = self._examples(size * total).repeat()
+    data = data.batch(size * total, drop_remainder=True)
+    data = data.skip(params.get("start_step", 0))
+    if rows < size * total:
+      data = data.map(lambda *batch: [x[first : first + rows] for x in batch])
+    if size < rows:
+      data = data.rebatch(size, drop_remainder=True)
+    return data.map(self._cleaned).prefetch(tf.data.AUTOTUNE)
+
+  def reference(self) -> np.ndarray:
+    """Returns images in [-1, 1], to measure against."""
+    images, _ = self._first()
+    return images[: len(images) // 2]
+
+  def heldout(self) -> Images:
+    """Returns as many others."""
+    images, labels = self._first()
+    half = len(images) // 2
+    pixels = np.round((images[half:] + 1.0) * 127.5).astype(np.uint8)
+    return Images(pixels, labels[half:] if self._num_classes else None)
+
+  def _first(self):
+    """Returns the first images and labels of the stream."""
+    data = self._examples(256).take(2 * _NUM_TO_MEASURE).batch(256)
+    parts = list(data.map(self._cleaned).as_numpy_iterator())
+    images = np.concatenate([part[0] for part in parts])
+    if len(parts[0]) == 1:
+      return images, np.zeros(len(images), np.int32)
+    return images, np.concatenate([part[1] for part in parts])
+
+  def _examples(self, batch_size: int) -> tf.data.Dataset:
+    """Returns the user's stream as `(image, label)` or `(image,)`, singly."""
+    data = self._call(batch_size)
+    data = data.map(lambda *x: x if self._num_classes else x[:1])
+    return data.unbatch() if data.element_spec[0].shape.rank == 4 else data
+
+  def _call(self, batch_size: int) -> tf.data.Dataset:
+    takes_params = "params" in inspect.signature(self._input_fn).parameters
+    args = ({"batch_size": batch_size},) if takes_params else ()
+    data = self._input_fn(*args)
+    if not isinstance(data, tf.data.Dataset):
+      raise ValueError(
+        f"`{self.name}` must return a `tf.data.Dataset`, got "
+        f"{type(data).__name__}."
+      )
+    return data
+
+  def _spec(self) -> ImageSpec:
+    found = self._call(1).element_spec
+    parts = found if isinstance(found, tuple) else (found,)
+    shape = getattr(parts[0], "shape", tf.TensorShape(None))
+    sides: list = shape[-3:].as_list() if shape.rank in (3, 4) else [None]
+    if None in sides or sides[0] != sides[1]:
+      raise ValueError(
+        f"`{self.name}` must give square images of a known size, [h, w, c] or "
+        f"[b, h, w, c], and maybe labels; got {found}."
+      )
+    if self._num_classes and len(parts) != 2:
+      raise ValueError(
+        f"`num_classes` is {self._num_classes}, so `{self.name}` must give "
+        f"pairs of images and class ids, got {found}: add them, or leave "
+        "`num_classes` out."
+      )
+    return ImageSpec(int(sides[0]), int(sides[2]), self._num_classes)
+
+  def _cleaned(self, images, *labels):
+    if images.dtype == tf.uint8:
+      images = tf.cast(images, tf.float32) / 127.5 - 1.0
+    images = tf.cast(images, tf.float32)
+    if not labels:
+      return (images,)
+    ids = tf.reshape(tf.cast(labels[0], tf.int32), [-1])
+    message = f"Labels must be class ids below {self._num_classes}."
+    known = tf.debugging.assert_less(ids, self._num_classes, message)
+    with tf.control_dependencies([known]):
+      return images, tf.identity(ids)

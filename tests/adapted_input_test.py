@@ -1,0 +1,112 @@
+"""A user's own input_fn: any stream of images becomes our batches."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.data.adapted_input import AdaptedInput
+
+IDS = np.arange(24)
+
+
+def pixels(ids, dtype=np.uint8):
+  """Returns 4x4 images that show their ids."""
+  return np.broadcast_to(ids[:, None, None, None], [len(ids), 4, 4, 1]).astype(
+    dtype
+  )
+
+
+def singles():
+  return tf.data.Dataset.from_tensor_slices((pixels(IDS), IDS % 3))
+
+
+def batched():
+  return singles().batch(5)
+
+
+def with_params(params):
+  return singles().batch(params["batch_size"])
+
+
+def floats():
+  images = pixels(IDS, np.float32) / 127.5 - 1.0
+  return tf.data.Dataset.from_tensor_slices((images, IDS[:, None] % 3))
+
+
+def ids(images):
+  return np.round((np.asarray(images)[:, 0, 0, 0] + 1.0) * 127.5).astype(int)
+
+
+class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.parameters(singles, batched, with_params, floats)
+  def test_batches_follow_the_stream_and_begin_anew(self, input_fn):
+    adapted = AdaptedInput(input_fn, num_classes=3)
+    self.assertEqual(adapted.spec, (4, 1, 3))
+    seen = []
+    for images, labels in adapted({"batch_size": 8}).take(4):
+      self.assertEqual(images.dtype, tf.float32)
+      self.assertAllEqual(labels, ids(images) % 3)
+      seen.extend(ids(images))
+    self.assertAllEqual(seen, [*IDS, *IDS[:8]])
+
+  def test_replicas_share_each_batch(self):
+    adapted = AdaptedInput(singles, num_classes=3)
+
+    def rows(first, local, start):
+      params = dict(
+        batch_size=2,
+        num_replicas=4,
+        first_replica=first,
+        local_replicas=local,
+        start_step=start,
+      )
+      elements = adapted(params).take(2 * local)
+      return [list(ids(images)) for images, _ in elements]
+
+    self.assertEqual(
+      rows(0, 4, 0),
+      [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]],
+    )
+    self.assertEqual(rows(2, 2, 0), [[4, 5], [6, 7], [12, 13], [14, 15]])
+    self.assertEqual(rows(1, 1, 1), [[10, 11], [18, 19]])
+
+  def test_labels_are_left_out_without_classes(self):
+    adapted = AdaptedInput(singles)
+    self.assertEqual(adapted.spec.num_classes, 0)
+    self.assertLen(adapted({"batch_size": 4}).element_spec, 1)
+
+  def test_images_to_measure_with_are_others(self):
+    adapted = AdaptedInput(singles, num_classes=3)
+    heldout = adapted.heldout()
+    self.assertAllEqual(heldout.pixels, pixels(IDS[12:]))
+    self.assertAllEqual(heldout.labels, IDS[12:] % 3)
+    self.assertAllEqual(ids(adapted.reference()), IDS[:12])
+
+  def test_a_label_that_is_too_large_is_told(self):
+    adapted = AdaptedInput(singles, num_classes=2)
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "below 2"):
+      list(adapted({"batch_size": 24}).take(1))
+
+  @parameterized.named_parameters(
+    ("no_function", 5, 0, "must be a function.*got int"),
+    ("no_dataset", lambda: 5, 0, "must return a `tf.data.Dataset`, got int"),
+    (
+      "no_square",
+      lambda: tf.data.Dataset.from_tensors(np.zeros([4, 5, 1])),
+      0,
+      "square images",
+    ),
+    (
+      "no_labels",
+      lambda: tf.data.Dataset.from_tensors(np.zeros([4, 4, 1])),
+      3,
+      "`num_classes` is 3",
+    ),
+  )
+  def test_what_does_not_fit_is_said(self, input_fn, num_classes, words):
+    with self.assertRaisesRegex(ValueError, words):
+      AdaptedInput(input_fn, num_classes)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,177 @@
+"""The library as a program of your own sees it."""
+
+import os
+import pathlib
+import re
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import paragan_tf as pg
+from paragan_tf.outputs import records
+from tests import testing
+
+README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
+
+
+class Generator:
+  """As on the poster."""
+
+  def __init__(self):
+    self.dense = tf.keras.layers.Dense(32 * 32)
+
+  def model_fn(self, latent_var, y):
+    x = self.dense(tf.concat([latent_var, tf.one_hot(y, 10)], 1))
+    output = tf.reshape(tf.tanh(x), [-1, 32, 32, 1])
+    return output
+
+
+class Discriminator:
+  def __init__(self):
+    self.dense = tf.keras.layers.Dense(1)
+
+  def model_fn(self, x, y):
+    x = tf.reshape(x, [-1, 32 * 32])
+    out_logit = self.dense(tf.concat([x, tf.one_hot(y, 10)], 1))
+    return tf.sigmoid(out_logit), out_logit
+
+
+class Module(tf.Module):
+  """An unconditional G for 8x8 images."""
+
+  def __init__(self):
+    super().__init__()
+    self.w = tf.Variable(tf.ones([4, 64]) * 0.1)
+
+  def __call__(self, z):
+    return tf.reshape(tf.tanh(z @ self.w), [-1, 8, 8, 1])
+
+
+class Critic(tf.Module):
+  """A D without randomness."""
+
+  def __init__(self):
+    super().__init__()
+    self.w = tf.Variable(tf.linspace(-0.1, 0.1, 64)[:, None])
+
+  def __call__(self, x):
+    return tf.reshape(x, [-1, 64]) @ self.w
+
+
+def critic():
+  return tf.keras.Sequential(
+    [tf.keras.layers.Flatten(), tf.keras.layers.Dense(1)]
+  )
+
+
+def input_fn():
+  images = tf.constant(testing.images(32))
+  return tf.data.Dataset.from_tensor_slices(images).batch(8)
+
+
+class Config:
+  max_steps = 6
+
+
+def code_blocks():
+  """Returns the programs in the README."""
+  return re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+
+
+class ApiTest(tf.test.TestCase, parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    gin.clear_config()
+    self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+
+  def test_the_posters_program_runs_as_it_stands(self):
+    cfg = Config()
+    scale_mgr = pg.ScalingManager(config=cfg, bs=64, num_workers=16)
+    gan = pg.Estimator(Generator(), Discriminator())
+    for _ in range(cfg.max_steps):
+      logs = scale_mgr.train(gan)
+    fid = scale_mgr.eval(metric="fid")
+    self.assertGreater(fid, 10.0)
+    self.assertTrue(np.isfinite(logs["d/loss"]))
+    self.assertEqual(scale_mgr.batch_per_worker, 4)
+    self.assertEndsWith(gan.latest_checkpoint(), "model.ckpt-6")
+    self.assertIn("report.html", os.listdir(gan.model_dir))
+    measured = [x for x in records.read(gan.model_dir) if "metrics" in x][-1]
+    self.assertAllClose(measured["metrics"][0]["value"], fid)
+    with self.assertRaisesRegex(ValueError, "`metric`.*got 'kid'"):
+      scale_mgr.eval(metric="kid")
+
+  def test_the_readmes_program_runs_with_fewer_steps(self):
+    program = next(x for x in code_blocks() if "gan.evaluate()" in x)
+    self.assertLessEqual(len(program.strip().splitlines()), 46)
+    program = program.replace("steps=300", "steps=2")
+    program = program.replace("runs/mine", self.folder)
+    names = {}
+    exec(compile(program, "README.md", "exec"), names)
+    self.assertEndsWith(names["gan"].latest_checkpoint(), "model.ckpt-2")
+
+  def test_an_estimator_goes_on_where_its_folder_stands(self):
+    def estimator(folder):
+      return pg.Estimator(Module, Critic, f"{self.folder}/{folder}", 8, z_dim=4)
+
+    estimator("parts").train(input_fn, steps=3)
+    parts = estimator("parts").train(input_fn, max_steps=6)
+    whole = estimator("whole").train(input_fn, steps=6)
+    got, expected = (
+      tf.train.load_checkpoint(gan.latest_checkpoint())
+      for gan in (parts, whole)
+    )
+    self.assertEqual(expected.get_tensor("global_step"), 6)
+    for name in expected.get_variable_to_shape_map():
+      self.assertAllEqual(got.get_tensor(name), expected.get_tensor(name), name)
+
+  def test_prediction_and_export_draw_the_same_images(self):
+    gan = pg.Estimator(Module(), critic(), self.folder, 8, z_dim=4)
+    gan.train(input_fn, steps=2)
+    z = testing.z(5)
+    data = tf.data.Dataset.from_tensor_slices({"z": z})
+    images = [sample["images"] for sample in gan.predict(lambda: data)]
+    self.assertLen(images, 5)
+    exported = tf.saved_model.load(gan.export_saved_model(f"{self.folder}/x"))
+    served = exported.signatures["serving_default"](z=tf.constant(z))["images"]
+    self.assertAllClose(served, images)
+    step = gan._run.experiment.step
+    w = step.ema.twin.trainable_variables[0].numpy()
+    self.assertAllClose(images[0].reshape(-1), np.tanh(z[0] @ w), atol=1e-6)
+    self.assertNotAllClose(w, 0.1 * np.ones([4, 64]))
+
+  def test_evaluation_measures_on_the_users_images(self):
+    gan = pg.Estimator(Module(), critic(), self.folder, 8, z_dim=4)
+    gan.train(input_fn, steps=2)
+    values = gan.evaluate()
+    self.assertEqual(values["global_step"], 2)
+    self.assertGreater(values["frechet"], values["frechet_floor"])
+    self.assertNotIn("label_agreement", values)
+
+  @parameterized.named_parameters(
+    ("no_steps", dict(), "One of `steps` and `max_steps`"),
+    ("both", dict(steps=1, max_steps=2), "One of `steps` and `max_steps`"),
+  )
+  def test_wrong_steps_are_refused(self, steps, words):
+    gan = pg.Estimator(Module(), critic(), self.folder, z_dim=4)
+    with self.assertRaisesRegex(ValueError, words):
+      gan.train(input_fn, **steps)
+
+  def test_what_does_not_fit_is_said(self):
+    with self.assertRaisesRegex(ValueError, "multiple of `num_workers`.*10"):
+      pg.ScalingManager(Config(), bs=10, num_workers=4)
+    with self.assertRaisesRegex(ValueError, "train first"):
+      pg.ScalingManager(Config(), bs=8).eval()
+    gan = pg.Estimator(Module(), critic(), self.folder, 8, 5, z_dim=4)
+    with self.assertRaisesRegex(ValueError, "`num_classes` is 5"):
+      gan.train(input_fn, steps=1)
+    gan = pg.Estimator(Module(), critic(), self.folder, 8, z_dim=4)
+    gan.train(input_fn, steps=1)
+    with self.assertRaisesRegex(ValueError, "one `input_fn`"):
+      gan.train(lambda: input_fn(), steps=1)
+
+
+if __name__ == "__main__":
+  testing.main()
