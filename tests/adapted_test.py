@@ -82,6 +82,14 @@ def sequential(wanted):
   return tf.keras.Sequential(g), tf.keras.Sequential(d)
 
 
+def built_sequential(wanted):
+  """Knows its inputs from a call only."""
+  g, d = sequential(wanted)
+  g(tf.zeros([1, Z_DIM]))
+  d(tf.zeros([1, *IMAGE]))
+  return g, d
+
+
 class SubclassedG(tf.keras.Model):
   def __init__(self, wanted=False):
     super().__init__()
@@ -187,8 +195,12 @@ KINDS = (
   ("factories", factories),
   ("in_call", in_call),
 )
-BUILT = tuple(kind for kind in KINDS if kind[1] in (module, functional))
-BUILT = (*BUILT, ("subclassed", built_subclassed))
+BUILT = (
+  ("module", module),
+  ("functional", functional),
+  ("sequential", built_sequential),
+  ("subclassed", built_subclassed),
+)
 # Classes and functions make what these are.
 MADE = (plain, subclassed, built_subclassed)
 DISTINCT = tuple(kind for kind in KINDS if kind[1] not in MADE)
@@ -263,7 +275,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(variable, f"^{name}/{i}_[a-zA-Z_]+:0$")
 
   def test_names_say_what_they_are(self):
-    g, d = adapt(functional(True))
+    g, d = shared(functional)
     last = ["kernel", "bias", "embeddings", "gamma", "beta"]
     last += ["moving_mean", "moving_variance"]
     self.assertCountEqual([n.split("_", 1)[1][:-2] for n in names(g)], last)
@@ -298,8 +310,8 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_copy_of_a_built_net_does_the_same(self, make_pair):
     net = make_pair(False)[0]
     _, labels, z = batch()
-    given = (z, labels[:, None]) if make_pair is functional else (z, labels)
-    expected = net(given) if make_pair is functional else net(*given)
+    given = {functional: ([z, labels[:, None]],), built_sequential: (z,)}
+    expected = net(*given.get(make_pair, (z, labels)))
     self.assertAllClose(adapt_g(net)(z, labels, Mode.EVAL), expected)
 
   @parameterized.named_parameters(*KINDS)
@@ -329,7 +341,9 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
       for mode in (Mode.EVAL, Mode.TURN, Mode.WATCH):
         self.check_moves(functools.partial(run, mode), mode, state(d))
 
-  @parameterized.named_parameters(*DISTINCT)
+  @parameterized.named_parameters(
+    ("module", module), ("functional", functional), ("in_call", in_call)
+  )
   def test_state_moves_on_each_replica(self, make_pair):
     d = adapt_d(make_pair(True)[1], strategy=testing.strategy())
     self.check_first(d)
@@ -343,6 +357,19 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
       call = functools.partial(d, images + 1.0, labels, mode)
       run = functools.partial(testing.run_on_replicas, call)
       self.check_moves(run, mode, copies)
+
+  @parameterized.named_parameters(
+    ("one", one), ("four_replicas", testing.strategy)
+  )
+  def test_building_leaves_no_trace(self, strategy):
+    class Counting(Linear):
+      def __call__(self, x, y):
+        self.mean.assign_add([1.0])
+        return super().__call__(x, y)
+
+    d = adapt_d(Counting(16, 1, True), strategy=strategy())
+    for copy in strategies.copies(strategy(), state(d)[0]):
+      self.assertAllEqual(copy, [0.0])
 
   def check_first(self, d):
     """Nothing has moved yet, but could."""
@@ -442,6 +469,11 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
     images, labels, _ = batch()
     self.assertAllEqual(d(images, labels, Mode.TURN), labels)
 
+  def test_the_last_of_a_tuple_are_the_logits(self):
+    d = adapt_d(lambda x, y: (x[:, 0, 0, 0], tf.cast(y, tf.float16)[:, None]))
+    images, labels, _ = batch()
+    self.assertAllEqual(d(images, labels, Mode.TURN), labels)
+
   def test_labels_are_none_without_classes(self):
     class D(Discriminator):
       def model_fn(self, x, y):
@@ -471,15 +503,24 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
       d(batch().images, batch().labels, mode)
     self.assertEqual(seen, [(True, 1.0), (True, 1.0), (False, 1.0)])
 
+  def test_a_layer_may_call_it_otherwise(self):
+    class D(tf.keras.layers.Layer):
+      def call(self, x, is_training=None):
+        return tf.fill([x.shape[0]], 1.0 if is_training else 0.0)
+
+    d = adapt_d(D())
+    for mode in Mode:
+      logits = d(batch().images, batch().labels, mode)
+      self.assertAllEqual(logits, [float(mode is not Mode.EVAL)] * BATCH)
+
   @parameterized.named_parameters(
-    ("given", lambda: Linear, 7, 7),
+    ("given", lambda: ModuleG(7, 16, False), 7, 7),
     ("of_the_net", SubclassedG, None, Z_DIM),
     ("of_the_input", lambda: functional(False)[0], None, Z_DIM),
     ("unknown", lambda: sequential(False)[0], None, 128),
   )
   def test_z_dim_is_given_or_asked_or_128(self, make_g, given, expected):
-    net = ModuleG(7, 16, False) if given else make_g()
-    self.assertEqual(adapt_g(net, given).z_dim, expected)
+    self.assertEqual(adapt_g(make_g(), given).z_dim, expected)
 
   def test_frozen_layers_do_not_learn(self):
     _, net = functional(False)
@@ -577,6 +618,17 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
     net = tf.keras.Sequential([dense, tf.keras.layers.Reshape(IMAGE)])
     with self.assertRaisesRegex(ValueError, "`g` must own.*kernel"):
       adapt_g(lambda: net)
+
+  def test_state_that_is_shared_is_refused(self):
+    mean = tf.Variable(tf.zeros([1]), trainable=False, name="mean")
+
+    def make_d():
+      d = Linear(16, 1, False)
+      d.mean = mean
+      return d
+
+    with self.assertRaisesRegex(ValueError, "`d` must own.*mean"):
+      adapt_d(make_d)
 
   def test_a_copy_must_be_of_the_same_class(self):
     class Mine(tf.keras.Sequential):

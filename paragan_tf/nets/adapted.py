@@ -302,7 +302,7 @@ def _call(net: Any, spec: ImageSpec, name: str) -> Call:
     )
   is_layer = isinstance(fn, tf.keras.layers.Layer)
   labels_word, training_word = _words(fn.call if is_layer else fn, name)
-  if is_layer:
+  if is_layer and not training_word:
     training_word = "training"  # Every layer hands it on to those inside.
 
   def call(x, labels, training):
@@ -349,7 +349,7 @@ def _network_call(net: Any, spec: ImageSpec, name: str) -> Call:
       labels = labels[:, None]
     elif size:
       labels = tf.one_hot(labels, size)
-    return net([x, tf.cast(labels, inputs[1].dtype)], training=training)
+    return net([x, labels], training=training)  # Keras casts both.
 
   return call
 
@@ -397,8 +397,6 @@ def _clone(network: Any, memo: Dict[int, Any]) -> None:
   clone = _clone_layer(network)
   if type(clone) is not type(network):
     raise TypeError(f"a {type(network).__name__} is more than its layers")
-  if not clone.built:
-    clone.build(network.input_shape)
   _pair(network, clone, memo)
 
 
