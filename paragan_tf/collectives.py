@@ -71,11 +71,12 @@ def receive(
     pairs = [[source, target] for target, source in enumerate(sources)]
     return [_permuted(value, pairs) for value in values]
   context = tf.distribute.get_replica_context()
-  local = _local_replicas(context)
-  if all(sources[replica] in local for replica in local):
+  count = len(context.strategy.extended.worker_devices)
+  # All processes must choose alike, so all replicas are asked.
+  if all(source // count == r // count for r, source in enumerate(sources)):
     # A copy from device to device, of what is taken only.
     given = context.merge_call(_listed, args=(values,))
-    return given[local.index(sources[here])]
+    return given[sources[here] % count]
   gathered = context.all_gather(values, axis=0)
   rows = [value.shape[0] for value in values]
   first = sources[here]
@@ -103,13 +104,6 @@ def _listed(strategy, values: Sequence) -> List[List[tf.Tensor]]:
   """Returns the tensors of each local replica. Cross-replica context."""
   parts = [strategy.experimental_local_results(value) for value in values]
   return [list(replica) for replica in zip(*parts)]
-
-
-def _local_replicas(context) -> List[int]:
-  """Returns the numbers of the replicas in this process."""
-  count = len(context.strategy.extended.worker_devices)
-  first = static_replica_id() // count * count  # type: ignore[operator]
-  return list(range(first, first + count))
 
 
 def _num_shards() -> int:
