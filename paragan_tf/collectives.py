@@ -4,7 +4,7 @@ Every function is for replica context, eager or traced. With one replica
 nothing is sent.
 """
 
-from typing import List, Sequence
+from typing import List, Optional, Sequence, Union
 
 import tensorflow as tf
 
@@ -17,17 +17,34 @@ def num_replicas() -> int:
 def replica_id() -> tf.Tensor:
   """Returns which of them this one is, an int32 scalar."""
   if _num_shards():
-    return tf.raw_ops.XlaReplicaId()
+    from tensorflow.compiler.tf2xla.python import xla  # Nowhere public.
+
+    return xla.replica_id()
   context = tf.distribute.get_replica_context()
   return tf.convert_to_tensor(context.replica_id_in_sync_group)
 
 
-def mean(values: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """Returns the mean of each tensor over all replicas, the same on each."""
+def static_replica_id() -> Optional[int]:
+  """Returns it as a number, where it is known while the step is traced."""
+  if _num_shards():
+    return None
+  number = tf.get_static_value(replica_id())
+  return None if number is None else int(number)
+
+
+def mean(
+  values: Sequence[tf.Tensor], weight: Union[float, tf.Tensor] = 1.0
+) -> List[tf.Tensor]:
+  """Returns the mean of each tensor over all replicas, the same on each.
+
+  `weight` is what this replica's value counts; the weights of all have mean 1.
+  """
   values = list(values)
   num = num_replicas()
   if num == 1 or not values:
     return values
+  if not (isinstance(weight, float) and weight == 1.0):
+    values = [value * tf.cast(weight, value.dtype) for value in values]
   if _num_shards():
     return [tf.compat.v1.tpu.cross_replica_sum(value) / num for value in values]
   context = tf.distribute.get_replica_context()
@@ -35,6 +52,58 @@ def mean(values: Sequence[tf.Tensor]) -> List[tf.Tensor]:
   # device, and is refused for that.
   values = [tf.identity(value) for value in values]
   return list(context.all_reduce(tf.distribute.ReduceOp.MEAN, values))
+
+
+def receive(
+  values: Sequence[tf.Tensor], sources: Sequence[int]
+) -> List[tf.Tensor]:
+  """Returns the tensors that another replica gave.
+
+  Args:
+    values: What this replica gives.
+    sources: For each replica, the one that it receives from.
+  """
+  values = list(values)
+  if num_replicas() == 1:
+    return values
+  here = static_replica_id()
+  if here is None:  # On a TPU all replicas have one program.
+    pairs = [[source, target] for target, source in enumerate(sources)]
+    return [_permuted(value, pairs) for value in values]
+  context = tf.distribute.get_replica_context()
+  count = len(context.strategy.extended.worker_devices)
+  # All processes must choose alike, so all replicas are asked.
+  if all(source // count == r // count for r, source in enumerate(sources)):
+    # A copy from device to device, of what is taken only.
+    given = context.merge_call(_listed, args=(values,))
+    return given[sources[here] % count]
+  gathered = context.all_gather(values, axis=0)
+  rows = [value.shape[0] for value in values]
+  first = sources[here]
+  return [x[first * n : (first + 1) * n] for x, n in zip(gathered, rows)]
+
+
+def _permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
+  """Sends along `pairs`; a source that feeds several sends to each in turn."""
+  rounds: List[List[Sequence[int]]] = []
+  for pair in pairs:
+    fitting = (r for r in rounds if all(pair[0] != other[0] for other in r))
+    into = next(fitting, None)
+    if into is None:
+      rounds.append(into := [])
+    into.append(pair)
+  # Who receives nothing in a round gets zeros there.
+  parts = [
+    tf.raw_ops.CollectivePermute(input=value, source_target_pairs=r)
+    for r in rounds
+  ]
+  return tf.add_n(parts)
+
+
+def _listed(strategy, values: Sequence) -> List[List[tf.Tensor]]:
+  """Returns the tensors of each local replica. Cross-replica context."""
+  parts = [strategy.experimental_local_results(value) for value in values]
+  return [list(replica) for replica in zip(*parts)]
 
 
 def _num_shards() -> int:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
+from paragan_tf.engine.apart import Apart
 from paragan_tf.engine.estimator import (
   EstimatorLoop,
   make_estimator,
@@ -19,6 +20,7 @@ from paragan_tf.engine.step import Player, Step
 from paragan_tf.game import losses
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.optimizers import Adam, Optimizer
+from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Schedule, Sequential
 from paragan_tf.outputs import checkpoints, features, metrics, samples
 from paragan_tf.sync.exchange import AllReduce, Exchange
@@ -37,12 +39,18 @@ def player(
   net: MakeNet = gin.REQUIRED,
   optimizer: Callable[..., Optimizer] = Adam,
   exchange: Callable[..., Exchange] = AllReduce,
+  clip_norm: Optional[float] = None,
+  regularizer: Optional[Regularizer] = None,
 ) -> Player:
   """Makes one player; gin scope `g/` or `d/` says which."""
+  if clip_norm is not None and clip_norm <= 0:
+    raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
   return Player(
     net(spec=spec, seed=seed, name=name),
     optimizer(name=f"{name}_optimizer"),
     exchange(name=f"{name}_exchange"),
+    clip_norm,
+    regularizer,
   )
 
 
@@ -65,7 +73,8 @@ class Experiment:
     extractor: Optional[Callable[[], features.Extractor]] = None,
     seed: int = 0,
   ):
-    num = strategy.num_replicas_in_sync
+    self._schedule = schedule()
+    num = self._schedule.num_shares(strategy.num_replicas_in_sync)
     if batch_size < 1 or batch_size % num:
       raise ValueError(
         f"`batch_size` must be a multiple of the {num} replicas, "
@@ -78,7 +87,7 @@ class Experiment:
     self.spec = self.input_fn.spec
     self.extractor = extractor
     self._nets = nets or {}
-    self._parts = (loss, schedule(), ema, seed)
+    self._parts = (loss, self._schedule, ema, seed)
     with strategies.scope(strategy):
       self.step = self.make_step()
     twin = self.step.ema.twin
@@ -93,7 +102,21 @@ class Experiment:
     loss, schedule, ema, seed = self._parts
     g, d = (self._player("g", "g", seed), self._player("d", "d", seed))
     twin = self._player("g", "g_ema", seed).net
-    return Step(g, d, loss, schedule, ema(g.net, twin), seed, count)
+    apart = None
+    if schedule.roles:
+      apart = self._apart(schedule, {"g": g.exchange, "d": d.exchange}, seed)
+    return Step(g, d, loss, schedule, ema(g.net, twin), seed, count, apart)
+
+  def _apart(self, schedule, exchanges, seed: int) -> Apart:
+    for name, exchange in exchanges.items():
+      if not exchange.talks:
+        raise ValueError(
+          "G and D on replicas of their own must exchange, and "
+          f"`{type(exchange).__name__}` of `{name}` does not: take `AllReduce` "
+          "or `Periodic`."
+        )
+    periods = {name: exchange.period for name, exchange in exchanges.items()}
+    return Apart(schedule, self.spec, self.batch_size, periods, seed)
 
   def _player(self, side: str, name: str, seed: int) -> Player:
     given = {"net": self._nets[side]} if side in self._nets else {}
@@ -108,15 +131,17 @@ class Experiment:
   def dataset(self, start_step: int) -> tf.distribute.DistributedDataset:
     """Returns the batches of each replica, from `start_step` on."""
     num = self.strategy.num_replicas_in_sync
+    num_shares = self._schedule.num_shares(num)
 
     def dataset_fn(context):
       local = num // context.num_input_pipelines
+      first = context.input_pipeline_id * local
+      replicas = range(first, first + local)
       return self.input_fn(
         dict(
-          batch_size=self.images_per_step // num,
-          num_replicas=num,
-          first_replica=context.input_pipeline_id * local,
-          local_replicas=local,
+          batch_size=self.images_per_step // num_shares,
+          num_shares=num_shares,
+          shares=[self._schedule.share(replica) for replica in replicas],
           start_step=start_step,
         )
       )
@@ -167,6 +192,8 @@ class Experiment:
         own |= {v.name for v in side.exchange.variables}
     if not self.step.players["g"].exchange.replicas_agree:
       own |= {v.name for v in self.step.ema.twin.variables}
+    if self.step.apart is not None:
+      own |= {v.name for v in self.step.apart.variables}
     return [
       checkpoints.Entry(
         variable.name.split(":")[0],

@@ -24,12 +24,13 @@ class Batch(NamedTuple):
   Attributes:
     images: Real images in [-1, 1], shape `[b, h, w, c]`.
     labels: Class ids of `images`, shape `[b]`, or `None` if unconditional.
-    z: Latent codes for the generator, shape `[b, z_dim]`.
+    z: Latent codes for the generator, shape `[b, z_dim]`, or `None` until they
+      are drawn.
   """
 
   images: tf.Tensor
   labels: Optional[tf.Tensor]
-  z: tf.Tensor
+  z: Optional[tf.Tensor]
 
 
 class Scores(NamedTuple):

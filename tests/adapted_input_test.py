@@ -55,9 +55,8 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
     def rows(first, local, start):
       params = dict(
         batch_size=2,
-        num_replicas=4,
-        first_replica=first,
-        local_replicas=local,
+        num_shares=4,
+        shares=range(first, first + local),
         start_step=start,
       )
       elements = adapted(params).take(2 * local)

@@ -150,7 +150,7 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
     ("next", 1, 1), ("in_another_epoch", 9, 1), ("on_replicas", 3, 4)
   )
   def test_a_later_start_goes_on_where_the_run_would_be(self, step, replicas):
-    params = {"batch_size": 3, "num_replicas": replicas}
+    params = {"batch_size": 3, "num_shares": replicas}
     whole = drawn((step + 5) * replicas, params)
     rest = drawn(5 * replicas, {**params, "start_step": step})
     self.assertAllEqual(rest, whole[step * replicas :])
@@ -167,14 +167,13 @@ class ReplicaTest(tf.test.TestCase, parameterized.TestCase):
     """Returns ids of one pipeline of four replicas, `[steps, local * 2]`."""
     params = {
       "batch_size": 2,
-      "num_replicas": 4,
-      "first_replica": first,
-      "local_replicas": local,
+      "num_shares": 4,
+      "shares": range(first, first + local),
     }
     return drawn(self.STEPS * local, params).reshape([self.STEPS, -1])
 
   def test_elements_of_a_step_are_the_global_batch(self):
-    parts = drawn(self.STEPS * 4, {"batch_size": 2, "num_replicas": 4})
+    parts = drawn(self.STEPS * 4, {"batch_size": 2, "num_shares": 4})
     self.assertAllEqual(parts.reshape([self.STEPS, 8]), self.global_batches())
 
   @parameterized.named_parameters(

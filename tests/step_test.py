@@ -6,7 +6,13 @@ from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
 from paragan_tf.engine.step import Player, Step
-from paragan_tf.game import losses, noise, optimizers, schedule
+from paragan_tf.game import (
+  losses,
+  noise,
+  optimizers,
+  regularizers,
+  schedule,
+)
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import dcgan, linear, norms
 from paragan_tf.sync import exchange
@@ -26,6 +32,8 @@ def make_step(
   reuse_fakes=True,
   optimizer=optimizers.SGD,
   loss=losses.hinge,
+  clip_norm=None,
+  regularizer=None,
   **sizes,
 ):
   """Builds a whole step from small parts."""
@@ -35,7 +43,13 @@ def make_step(
     d = nets.Discriminator(spec, 0, spectral=True, **sizes, name="d")
     return Step(
       Player(g, optimizer(name="g_optimizer"), make_exchange()),
-      Player(d, optimizer(name="d_optimizer"), make_exchange()),
+      Player(
+        d,
+        optimizer(name="d_optimizer"),
+        make_exchange(),
+        clip_norm,
+        regularizer,
+      ),
       loss,
       schedule.Sequential(num_d_steps, reuse_fakes),
       Ema(g, twin, decay=0.5, start_step=1),
@@ -208,6 +222,44 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
     expected, got = weights(plain, ONE()), weights(compiled, ONE())
     for name, value in expected.items():
       self.assertAllClose(got[name], value, atol=1e-4, msg=name)
+
+
+class PolicyTest(tf.test.TestCase):
+  """What each player may have for itself."""
+
+  def moved(self, strategy, **options):
+    """Returns how D's weights move in one step, and its logs."""
+    step = make_step(strategy, **options)
+    d = step.players["d"].net.trainable_variables
+    before = testing.values(d)
+    logs = step(
+      tf.constant(testing.images(8)), tf.constant(testing.labels(8)), 0
+    )
+    return before, [b - a for a, b in zip(before, testing.values(d))], logs
+
+  def test_clipping_bounds_the_norm_of_the_whole_gradient(self):
+    _, free, logs = self.moved(ONE())
+    _, clipped, _ = self.moved(ONE(), clip_norm=0.1)
+    norm = np.sqrt(sum(np.sum(x**2) for x in free)) / 0.01
+    self.assertAllClose(logs["d/grad_norm"], norm, rtol=1e-4)
+    self.assertGreater(norm, 0.2)
+    for a, b in zip(free, clipped):
+      self.assertAllClose(b, a * 0.1 / norm, atol=1e-6)
+
+  def test_a_regularizer_adds_its_gradient(self):
+    before, free, _ = self.moved(ONE())
+    _, paid, _ = self.moved(ONE(), regularizer=regularizers.l2(0.5))
+    for w, a, b in zip(before, free, paid):
+      expected = a - 0.01 * 0.5 * w if w.ndim > 1 else a
+      self.assertAllClose(b, expected, atol=1e-6)
+
+  def test_the_log_says_how_far_and_how_fast(self):
+    before, moved, logs = self.moved(ONE())
+    size = np.sqrt(sum(np.sum((w + x) ** 2) for w, x in zip(before, moved)))
+    step = np.sqrt(sum(np.sum(x**2) for x in moved))
+    self.assertAllClose(logs["d/update_ratio"], step / size, rtol=1e-4)
+    self.assertAllClose(logs["d/rate"], 0.01)
+    self.assertAllClose(logs["exchange/bytes"], 0.0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 import warnings
 from typing import Callable, NoReturn, TypeVar
 
@@ -21,7 +22,18 @@ def run(main: Callable[[], None]) -> NoReturn:
     except flags.Error as e:
       fail(f"{e}; `--help` lists the flags.")
 
-  app.run(lambda argv: main(), flags_parser=parse)
+  try:
+    app.run(lambda argv: main(), flags_parser=parse)
+  except SystemExit as e:
+    if e.code:  # Not through TensorFlow's end: it waits for other processes.
+      sys.stdout.flush()
+      sys.stderr.flush()
+      os._exit(e.code if isinstance(e.code, int) else 1)
+    raise
+  except BaseException:
+    traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(1)
   sys.exit(0)
 
 

@@ -40,15 +40,15 @@ class AdaptedInput:
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
     size = params["batch_size"]
-    total = params.get("num_replicas", 1)
-    first = params.get("first_replica", 0) * size
-    rows = params.get("local_replicas", total) * size
+    total = params.get("num_shares", 1)
+    shares = params.get("shares", range(total))
+    rows = [share * size + i for share in shares for i in range(size)]
     data = self._examples(size * total).repeat()
     data = data.batch(size * total, drop_remainder=True)
     data = data.skip(params.get("start_step", 0))
-    if rows < size * total:
-      data = data.map(lambda *batch: [x[first : first + rows] for x in batch])
-    if size < rows:
+    if rows != list(range(size * total)):
+      data = data.map(lambda *batch: tuple(tf.gather(x, rows) for x in batch))
+    if size < len(rows):
       data = data.rebatch(size, drop_remainder=True)
     return data.map(self._cleaned).prefetch(tf.data.AUTOTUNE)
 

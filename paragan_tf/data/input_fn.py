@@ -23,9 +23,9 @@ class InputFn:
   Called with `params` in Estimator's way; the keys, all optional but the first:
 
     batch_size: Images an element has, for one replica.
-    num_replicas: How many replicas share the global batch (1).
-    first_replica: The first of those this pipeline feeds (0).
-    local_replicas: How many it feeds; elements go round them (num_replicas).
+    num_shares: Into how many shares the global batch is cut (1).
+    shares: Which ones this pipeline gives, in turn, one for each replica that
+      it feeds; a share may be given to several (all).
     start_step: The step of the first element (0).
   """
 
@@ -73,9 +73,9 @@ class InputFn:
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
     size = params["batch_size"]
-    total = params.get("num_replicas", 1)
-    first = params.get("first_replica", 0)
-    local = params.get("local_replicas", total)
+    total = params.get("num_shares", 1)
+    shares = tf.constant(params.get("shares", range(total)), tf.int64)
+    local = len(shares)
     start = params.get("start_step", 0)
     pixels = tf.constant(self._pixels)
     labels = self.source.train.labels
@@ -83,8 +83,8 @@ class InputFn:
 
     @tf.autograph.experimental.do_not_convert
     def element(k):
-      step, replica = k // local, first + k % local
-      place = (step * total + replica) * size + tf.range(size, dtype=tf.int64)
+      first = ((k // local) * total + shares[k % local]) * size
+      place = first + tf.range(size, dtype=tf.int64)
       rows = self._permuted(place)
       images = tf.cast(tf.gather(pixels, rows), tf.float32) / 127.5 - 1.0
       if labels is None:

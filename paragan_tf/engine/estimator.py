@@ -97,14 +97,13 @@ def make_input_fn(
   """Returns `input_fn(params)` for a TPUEstimator, from `start_step` on."""
 
   def estimator_input_fn(params):
-    places = dict(num_replicas=1, first_replica=0, local_replicas=1)
+    places: Dict[str, Any] = {}
     if "context" in params:  # On a TPU, once for each of its hosts.
       context = params["context"]
       _, call, _, local = context.current_input_fn_deployment()
       places = dict(
-        num_replicas=context.num_replicas,
-        first_replica=call * local,
-        local_replicas=local,
+        num_shares=context.num_replicas,
+        shares=range(call * local, (call + 1) * local),
       )
     data = input_fn(
       dict(batch_size=params["batch_size"], start_step=start_step, **places)

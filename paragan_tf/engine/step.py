@@ -8,9 +8,12 @@ Pseudo-code:
         moves = each player's gradient at the same point
         for each player of the turn:
           grads = exchange.before_update(grads, phase)
-          optimizer.apply(grads, weights)
+          optimizer.apply(clipped grads, weights)
           exchange.after_update(weights, state, phase)
     the average of G follows
+
+Where players live on replicas of their own, `engine/apart.py` says how the
+moves of a turn come about.
 """
 
 import math
@@ -18,23 +21,36 @@ from typing import Dict, List, NamedTuple, Optional
 
 import tensorflow as tf
 
+from paragan_tf.engine.apart import LOG_NAMES, Apart, Part
 from paragan_tf.game import noise, turns
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.losses import LossFn
 from paragan_tf.game.optimizers import Optimizer
+from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Round, Schedule, moves
 from paragan_tf.sync.exchange import Exchange
 from paragan_tf.types import Batch, Mode, Net
 
 MOVES = {"d": turns.d_move, "g": turns.g_move}
+_LOGGED = ("grad_norm", "loss", "rate", "update_ratio")
 
 
 class Player(NamedTuple):
-  """One side of the game."""
+  """One side of the game.
+
+  Attributes:
+    net: What it learns.
+    optimizer: How it moves.
+    exchange: How its replicas agree.
+    clip_norm: The largest norm of its whole gradient, after the exchange.
+    regularizer: What it pays for its weights beside its loss.
+  """
 
   net: Net
   optimizer: Optimizer
   exchange: Exchange
+  clip_norm: Optional[float] = None
+  regularizer: Optional[Regularizer] = None
 
 
 class Step(tf.Module):
@@ -49,6 +65,7 @@ class Step(tf.Module):
     ema: Ema,
     seed: int,
     count: Optional[tf.Variable] = None,
+    apart: Optional[Apart] = None,
   ):
     super().__init__(name="step")
     self.players = {"g": g, "d": d}
@@ -56,6 +73,7 @@ class Step(tf.Module):
     self.schedule = schedule
     self.ema = ema
     self.seed = seed
+    self.apart = apart
     if count is None:
       count = tf.Variable(
         0, trainable=False, dtype=tf.int64, name="global_step"
@@ -72,7 +90,9 @@ class Step(tf.Module):
   @property
   def log_names(self) -> List[str]:
     """The names of the scalars that a call returns."""
-    return [f"{who}/loss" for who in sorted(self.players)]
+    names = [f"{who}/{what}" for who in "dg" for what in _LOGGED]
+    extra = LOG_NAMES if self.apart else ()
+    return sorted([*names, "exchange/bytes", *extra])
 
   def __call__(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], phase: int
@@ -86,9 +106,23 @@ class Step(tf.Module):
       phase: The step's place in the cycle.
 
     Returns:
-      Scalars of this replica to log.
+      Scalars to log; their mean over all replicas is what they say.
     """
     count = tf.convert_to_tensor(self.count)
+    logs: Dict[str, tf.Tensor] = {}
+    if self.apart is None:
+      logs.update(self._rounds(images, labels, phase, count))
+    else:
+      batch = Batch(images, labels, None)
+      logs.update(self._round_apart(self.apart, batch, phase, count))
+    self.ema.update(count)
+    self.count.assign_add(1)
+    logs["exchange/bytes"] = tf.constant(float(self._num_bytes(phase)))
+    return logs
+
+  def _rounds(
+    self, images, labels, phase: int, count: tf.Tensor
+  ) -> Dict[str, tf.Tensor]:
     logs: Dict[str, tf.Tensor] = {}
     used = -1
     for index, round_turns in enumerate(self.schedule.rounds):
@@ -96,8 +130,6 @@ class Step(tf.Module):
       z = self._z(images.shape[0] // self.schedule.num_batches, index, count)
       batch = _part(images, labels, z, max(used, 0))
       logs.update(self._round(round_turns, batch, phase))
-    self.ema.update(count)
-    self.count.assign_add(1)
     return logs
 
   def _round(
@@ -111,20 +143,92 @@ class Step(tf.Module):
     for turn in round_turns:
       made = {who: MOVES[who](fakes, d, batch, self.loss_fn) for who in turn}
       for who, move in made.items():
-        self._update(self.players[who], move, phase)
-        logs[f"{who}/loss"] = move.loss
+        logs.update(self._update(who, Part(move), phase))
+    return logs
+
+  def _round_apart(
+    self, apart: Apart, batch: Batch, phase: int, count: tf.Tensor
+  ) -> Dict[str, tf.Tensor]:
+    """Plays one turn of both, each on replicas of its own."""
+    nets = {who: player.net for who, player in self.players.items()}
+    parts, sent, logs = apart.play(nets, self.loss_fn, batch, phase, count)
+    for who, part in parts.items():
+      logs.update(self._update(who, part, phase, apart.damping(part)))
+    apart.exchange(sent, phase, count)
     return logs
 
   def _z(self, size: int, index: int, count: tf.Tensor) -> tf.Tensor:
     z_dim = self.players["g"].net.z_dim  # type: ignore[attr-defined]
     return noise.normal([size, z_dim], self.seed, count, f"z{index}")
 
-  def _update(self, player: Player, move: turns.Move, phase: int):
+  def _update(
+    self, who: str, part: Part, phase: int, damping=1.0
+  ) -> Dict[str, tf.Tensor]:
+    """Moves one player, and lets its replicas agree; returns its logs."""
+    player = self.players[who]
     weights = list(player.net.trainable_variables)
     state = [v for v in player.net.variables if not v.trainable]
-    grads = player.exchange.before_update(move.grads, phase)
-    player.optimizer.apply(grads, weights)
-    player.exchange.after_update(weights, state, phase)
+    grads = _regularized(player, part.move.grads, weights)
+    grads = player.exchange.before_update(grads, phase, part.weight)
+    norm = tf.linalg.global_norm(grads)
+    if player.clip_norm is not None:
+      grads, _ = tf.clip_by_global_norm(grads, player.clip_norm, norm)
+    # Where gradients are shared, all replicas move, so that all stay equal.
+    plays = True if player.exchange.replicas_agree else part.plays
+    moved = _only_if(
+      plays, lambda: _moved(player.optimizer, grads, weights, damping)
+    )
+    player.exchange.after_update(weights, state, phase, part.weight)
+    share = 1.0 if player.exchange.replicas_agree else part.weight
+    return {
+      f"{who}/loss": part.weight * part.move.loss,
+      f"{who}/grad_norm": share * norm,
+      f"{who}/update_ratio": share * moved,
+      f"{who}/rate": tf.cast(
+        player.optimizer.rate() * tf.cast(damping, tf.float64), tf.float32
+      ),
+    }
+
+  def _num_bytes(self, phase: int) -> int:
+    """Returns what a replica gives to others in a phase, at most."""
+    total = self.apart.num_bytes(phase) if self.apart else 0
+    for player in self.players.values():
+      weights = player.net.trainable_variables
+      state = [v for v in player.net.variables if not v.trainable]
+      times = 1 if self.apart else self._num_turns(player)
+      total += times * player.exchange.num_bytes(weights, state, phase)
+    return total
+
+  def _num_turns(self, player: Player) -> int:
+    who = "g" if player is self.players["g"] else "d"
+    return sum(turn.count(who) for r in self.schedule.rounds for turn in r)
+
+
+def _regularized(player: Player, grads, weights) -> List[tf.Tensor]:
+  """Adds the gradient of what the weights cost."""
+  if player.regularizer is None:
+    return grads
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(weights)
+    penalty = player.regularizer(weights)
+  more = tape.gradient(penalty, weights, unconnected_gradients="zero")
+  return [g + m for g, m in zip(grads, more)]
+
+
+def _moved(optimizer: Optimizer, grads, weights, damping) -> tf.Tensor:
+  """Moves the weights; returns how far, in parts of their norm."""
+  updates = optimizer.apply(grads, weights, damping)
+  before = tf.linalg.global_norm(weights)
+  ratio = tf.linalg.global_norm(updates) / tf.maximum(before, 1e-12)
+  return tf.cast(ratio, tf.float32)
+
+
+def _only_if(condition, move) -> tf.Tensor:
+  if condition is True:
+    return move()
+  if condition is False:
+    return tf.zeros([])
+  return tf.cond(condition, move, lambda: tf.zeros([]))
 
 
 def _part(images, labels, z: tf.Tensor, index: int) -> Batch:

@@ -1,6 +1,6 @@
 """An optimizer that lets another one run ahead."""
 
-from typing import Callable, Sequence
+from typing import Callable, List, Sequence, Union
 
 import gin
 import tensorflow as tf
@@ -59,9 +59,15 @@ class Lookahead(Optimizer):
     self.inner.init(weights)
 
   def apply(
-    self, grads: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
-  ) -> None:
-    """Moves `weights` by the inner optimizer, then maybe to the slow ones."""
+    self,
+    grads: Sequence[tf.Tensor],
+    weights: Sequence[tf.Variable],
+    damping: Union[float, tf.Tensor] = 1.0,
+  ) -> List[tf.Tensor]:
+    """Moves `weights` by the inner optimizer, then maybe to the slow ones.
+
+    Returns what the inner optimizer subtracted.
+    """
     self._check(grads, weights)
     pairs = list(zip(self.slots["phi"], weights))
 
@@ -78,5 +84,6 @@ class Lookahead(Optimizer):
     t = self.t + 1
     self.t.assign(t)
     tf.cond(t == 1, start, lambda: None)
-    self.inner.apply(grads, weights)
+    updates = self.inner.apply(grads, weights, damping)
     tf.cond(t % self.sync_period == 0, sync, lambda: None)
+    return updates

@@ -10,7 +10,7 @@ same on every device and in every engine.
 """
 
 import zlib
-from typing import Sequence
+from typing import Optional, Sequence, Union
 
 import numpy as np
 import tensorflow as tf
@@ -19,23 +19,33 @@ from paragan_tf import collectives
 
 
 def normal(
-  shape: Sequence[int], seed: int, step: tf.Tensor, purpose: str
+  shape: Sequence[int],
+  seed: int,
+  step: tf.Tensor,
+  purpose: str,
+  share: Optional[Union[int, tf.Tensor]] = None,
 ) -> tf.Tensor:
-  """Returns this replica's rows of a standard normal draw, `shape`."""
+  """Returns one share of a standard normal draw, `shape`.
+
+  `share` says which; by default that of this replica.
+  """
   count = int(np.prod(shape))
+  share = collectives.replica_id() if share is None else share
   # The transform of Box and Muller (1958).
-  radius = tf.sqrt(-2.0 * tf.math.log(_uniform(count, seed, step, purpose, 0)))
-  angle = 2.0 * np.pi * _uniform(count, seed, step, purpose, 1)
+  radius = tf.sqrt(
+    -2.0 * tf.math.log(uniform(count, seed, step, purpose, share))
+  )
+  angle = 2.0 * np.pi * uniform(count, seed, step, purpose, share, 1)
   return tf.reshape(radius * tf.cos(angle), shape)
 
 
-def _uniform(
-  count: int, seed: int, step: tf.Tensor, purpose: str, stream: int
+def uniform(
+  count: int, seed: int, step: tf.Tensor, purpose: str, share, stream: int = 0
 ) -> tf.Tensor:
-  """Returns `count` numbers in (0, 1), those of this replica."""
+  """Returns `count` numbers in (0, 1), those of one share."""
   salt = zlib.crc32(f"{purpose}/{stream}/{seed}".encode())
   key = _mixed(tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), _uint(salt)))
-  first = tf.cast(collectives.replica_id(), tf.uint32) * _uint(count)
+  first = tf.cast(share, tf.uint32) * _uint(count)
   place = tf.range(count, dtype=tf.int32)
   bits = _mixed(_mixed(tf.cast(place, tf.uint32) + first) + key)
   # The upper 24 bits, at the middle of their interval.

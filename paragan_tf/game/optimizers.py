@@ -72,11 +72,18 @@ class Optimizer(tf.Module):
     return tf.cast(alpha, tf.float64)
 
   def apply(
-    self, grads: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
-  ) -> None:
-    """Moves `weights`, in the order of `init`; replica context."""
+    self,
+    grads: Sequence[tf.Tensor],
+    weights: Sequence[tf.Variable],
+    damping: Union[float, tf.Tensor] = 1.0,
+  ) -> List[tf.Tensor]:
+    """Moves `weights`, in the order of `init`; replica context.
+
+    The rate is multiplied with `damping`. Returns what was subtracted.
+    """
     self._check(grads, weights)
-    alpha = self.rate()
+    alpha = self.rate() * tf.cast(damping, tf.float64)
+    updates = []
     t = self.t + 1
     self.t.assign(t)
     t = tf.cast(t, tf.float64)
@@ -84,8 +91,10 @@ class Optimizer(tf.Module):
       slots = [self.slots[name][i] for name in self.slot_names]
       u, *values = self._update(tf.convert_to_tensor(g), w, slots, t, alpha)
       w.assign_sub(u)
+      updates.append(u)
       for slot, value in zip(slots, values):
         slot.assign(value)
+    return updates
 
   def _update(self, g, w, slots, t, alpha) -> Tensors:
     """Returns what to subtract from `w`, then the new value of each slot."""

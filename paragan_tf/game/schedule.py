@@ -11,9 +11,12 @@ turn look at the same point, then all of them move:
         for player, move in zip(turn, moves): update player
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import gin
+
+from paragan_tf.game.cache import POLICIES
+from paragan_tf.game.roles import Roles
 
 Turn = Tuple[str, ...]
 Round = Tuple[Turn, ...]
@@ -29,9 +32,19 @@ class Schedule:
 
   Attributes:
     rounds: Names of the players that move, turn by turn, round by round.
+    roles: Which replicas play whom; `None` if all of them play both.
   """
 
   rounds: Tuple[Round, ...]
+  roles: Optional[Roles] = None
+
+  def num_shares(self, num_replicas: int) -> int:
+    """Returns among how many replicas a batch of real images is shared."""
+    return num_replicas
+
+  def share(self, replica: int) -> int:
+    """Returns which share of a batch of real images a replica takes."""
+    return replica
 
   @property
   def num_batches(self) -> int:
@@ -56,3 +69,93 @@ class Sequential(Schedule):
       self.rounds = (*d_rounds, (("d",), ("g",)))
     else:
       self.rounds = (*d_rounds, (("d",),), (("g",),))
+
+
+@gin.register
+class Asynchronous(Schedule):
+  """G and D move at the same time, each on replicas of its own.
+
+  ParaGAN (arXiv 2411.03999). A replica of G answers to the D it last saw; a
+  replica of D trains on real images and on fakes that its G drew some steps
+  ago. Weights and fakes are exchanged when the players' exchanges say so; on
+  one replica both move in one program, and neither waits for the other.
+
+  Sequential training is recovered exactly where nothing can be stale: G's path
+  against a D that stands still (learning rate of D next to nothing), period 1.
+
+  Args:
+    g_share: Replicas of G in each group.
+    d_share: Replicas of D in each group; one share divides the other.
+    g_batch_size: Fakes that G draws in a step, over all its replicas; that of
+      real images, `Experiment.batch_size`, by default.
+    cache_depth: Batches of fakes that D keeps.
+    cache_policy: `oldest` (each once, in order), `newest` or `random`.
+    staleness_bound: Steps that a view may be old, of D by G or of a fake by D;
+      what period and depth lead to by default, and never less.
+    damping: Divides a player's rate by the age of what it saw of the other
+      (staleness-aware SGD, arXiv 1511.05950).
+  """
+
+  rounds = ((("d", "g"),),)
+  roles: Roles
+
+  def __init__(
+    self,
+    g_share: int = 1,
+    d_share: int = 1,
+    g_batch_size: Optional[int] = None,
+    cache_depth: int = 2,
+    cache_policy: str = "oldest",
+    staleness_bound: Optional[int] = None,
+    damping: bool = False,
+  ):
+    larger, smaller = max(g_share, d_share), min(g_share, d_share)
+    if smaller < 1 or larger % smaller:
+      raise ValueError(
+        "`g_share` and `d_share` must be at least 1, and one divide the other, "
+        f"got {g_share} and {d_share}."
+      )
+    if cache_depth < 1:
+      raise ValueError(f"`cache_depth` must be at least 1, got {cache_depth}.")
+    if cache_policy not in POLICIES:
+      raise ValueError(
+        f"`cache_policy` must be one of {', '.join(POLICIES)}, got "
+        f"'{cache_policy}'."
+      )
+    self.roles = Roles(g_share, d_share)
+    self.g_batch_size = g_batch_size
+    self.cache_depth = cache_depth
+    self.cache_policy = cache_policy
+    self.staleness_bound = staleness_bound
+    self.damping = damping
+
+  def num_shares(self, num_replicas: int) -> int:
+    """Returns how many replicas play D."""
+    if num_replicas == 1:
+      return 1
+    if num_replicas % self.roles.group:
+      raise ValueError(
+        f"`g_share` {self.roles.g_share} and `d_share` {self.roles.d_share} "
+        f"must fit the replicas in whole groups of {self.roles.group}, got "
+        f"{num_replicas} replicas."
+      )
+    return self.roles.num_playing("d", num_replicas)
+
+  def share(self, replica: int) -> int:
+    """Returns the share of the D that a replica plays or feeds."""
+    return self.roles.d_place(replica)
+
+  def bound(self, period: int) -> int:
+    """Returns the oldest view that can be, with an exchange every `period`."""
+    least = {
+      "oldest": max(period, self.cache_depth),
+      "newest": period,
+      "random": period + self.cache_depth - 1,
+    }[self.cache_policy]
+    if self.staleness_bound is not None and self.staleness_bound < least:
+      raise ValueError(
+        f"`staleness_bound` must be at least {least}, which the exchange's "
+        f"period {period} and `cache_depth` {self.cache_depth} lead to, got "
+        f"{self.staleness_bound}."
+      )
+    return self.staleness_bound or least

@@ -9,7 +9,7 @@ Each player receives the gradient of its own loss only; the opponent is watched
 and left as it is.
 """
 
-from typing import Callable, List, NamedTuple
+from typing import Callable, List, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -22,10 +22,12 @@ class Fakes(NamedTuple):
 
   Attributes:
     images: `[b, h, w, c]`, in [-1, 1].
+    labels: The class ids that they were drawn for, `[b]`, or `None`.
     pull_back: From the gradient of `images` to those of G's weights; once.
   """
 
   images: tf.Tensor
+  labels: Optional[tf.Tensor]
   pull_back: Callable[[tf.Tensor], List[tf.Tensor]]
 
 
@@ -42,17 +44,19 @@ def draw(g: Net, batch: Batch, mode: Mode) -> Fakes:
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
     images = g(batch.z, batch.labels, mode)
-  return Fakes(images, lambda grad: tape.gradient(images, weights, grad))
+  return Fakes(
+    images, batch.labels, lambda grad: tape.gradient(images, weights, grad)
+  )
 
 
 def d_move(fakes: Fakes, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
   """Returns D's move."""
   weights = d.trainable_variables
-  fake = tf.stop_gradient(fakes.images)
+  fakes = fakes._replace(images=tf.stop_gradient(fakes.images))
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
-    loss = loss_fn(_scores(d, batch, fake)).d
-  return Move(loss, tape.gradient(loss, weights))
+    loss = loss_fn(_scores(d, batch, fakes)).d
+  return Move(loss, list(tape.gradient(loss, weights)))
 
 
 def g_move(fakes: Fakes, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
@@ -62,21 +66,22 @@ def g_move(fakes: Fakes, d: Net, batch: Batch, loss_fn: LossFn) -> Move:
     scores = Scores(
       # Left out of the graph by TensorFlow where the loss does not ask for it.
       real=d(batch.images, batch.labels, Mode.WATCH),
-      fake=d(fakes.images, batch.labels, Mode.WATCH),
+      fake=d(fakes.images, fakes.labels, Mode.WATCH),
     )
     loss = loss_fn(scores).g
-  return Move(loss, fakes.pull_back(tape.gradient(loss, fakes.images)))
+  return Move(loss, list(fakes.pull_back(tape.gradient(loss, fakes.images))))
 
 
-def _scores(d: Net, batch: Batch, fake: tf.Tensor) -> Scores:
+def _scores(d: Net, batch: Batch, fakes: Fakes) -> Scores:
   """Scores real and fake in one pass, or in two if D has batch statistics."""
   if getattr(d, "uses_batch_statistics", False):
     return Scores(
       real=d(batch.images, batch.labels, Mode.TURN),
-      fake=d(fake, batch.labels, Mode.WATCH),
+      fake=d(fakes.images, fakes.labels, Mode.WATCH),
     )
-  images = tf.concat([batch.images, fake], 0)
-  labels = batch.labels
-  if labels is not None:
-    labels = tf.concat([labels, labels], 0)
-  return Scores(*tf.split(d(images, labels, Mode.TURN), 2))
+  images = tf.concat([batch.images, fakes.images], 0)
+  labels = None
+  if batch.labels is not None:
+    labels = tf.concat([batch.labels, fakes.labels], 0)
+  sizes = [batch.images.shape[0], fakes.images.shape[0]]
+  return Scores(*tf.split(d(images, labels, Mode.TURN), sizes))

@@ -2,21 +2,25 @@
 
 An exchange acts at two moments of an update, and leaves both alone by default:
 
-    grads = exchange.before_update(grads, phase)          # on gradients
+    grads = exchange.before_update(grads, phase, weight)          # on gradients
     optimizer.apply(grads, weights)
-    exchange.after_update(weights, state, phase)          # on variables
+    exchange.after_update(weights, state, phase, weight)          # on variables
 
 `phase` is a Python int, so whether to talk is settled when the step is traced.
 `state` is what a net carries beside its weights: batch-norm statistics and
-spectral-norm vectors.
+spectral-norm vectors. `weight` is what this replica counts in means: 1 where
+all replicas play a player; where only some do, more than 1 for those and 0 for
+the others.
 """
 
-from typing import List, Sequence
+from typing import List, Sequence, Union
 
 import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
+
+Weight = Union[float, tf.Tensor]
 
 
 @gin.register
@@ -27,19 +31,21 @@ class Exchange(tf.Module):
     period: Steps after which the exchange repeats itself.
     replicas_agree: Whether all replicas hold the same values after every step;
       if not, a checkpoint keeps each replica's own.
+    talks: Whether anything is exchanged at all.
   """
 
   period = 1
   replicas_agree = False
+  talks = False
 
   def __init__(self, name: str = "exchange"):
     super().__init__(name=name)
 
   def before_update(
-    self, grads: Sequence[tf.Tensor], phase: int
+    self, grads: Sequence[tf.Tensor], phase: int, weight: Weight = 1.0
   ) -> List[tf.Tensor]:
     """Returns the gradients to apply. Replica context."""
-    del phase
+    del phase, weight
     return list(grads)
 
   def after_update(
@@ -47,9 +53,20 @@ class Exchange(tf.Module):
     weights: Sequence[tf.Variable],
     state: Sequence[tf.Variable],
     phase: int,
+    weight: Weight = 1.0,
   ) -> None:
     """Changes the variables after the update. Replica context."""
+    del weights, state, phase, weight
+
+  def num_bytes(
+    self,
+    weights: Sequence[tf.Variable],
+    state: Sequence[tf.Variable],
+    phase: int,
+  ) -> int:
+    """Returns the bytes that a replica gives to others in a phase."""
     del weights, state, phase
+    return 0
 
 
 @gin.register
@@ -57,21 +74,29 @@ class AllReduce(Exchange):
   """Averages gradients at every step, so that all replicas stay equal."""
 
   replicas_agree = True
+  talks = True
 
-  def before_update(self, grads, phase):
+  def before_update(self, grads, phase, weight=1.0):
     """Returns the mean gradients."""
     del phase
-    return collectives.mean(grads)
+    return collectives.mean(grads, weight)
 
-  def after_update(self, weights, state, phase):
+  def after_update(self, weights, state, phase, weight=1.0):
     """Averages what each replica saw of its own batch."""
     del weights, phase
-    settle(state)
+    settle(state, weight)
+
+  def num_bytes(self, weights, state, phase):
+    """Returns the size of gradients and state."""
+    del phase
+    return _num_bytes([*weights, *state])
 
 
 @gin.register
 class Periodic(Exchange):
   """Averages weights every `period` steps and trains alone in between."""
+
+  talks = True
 
   def __init__(self, period: int = 2, name: str = "periodic"):
     super().__init__(name=name)
@@ -79,16 +104,27 @@ class Periodic(Exchange):
       raise ValueError(f"`period` must be at least 1, got {period}.")
     self.period = period
 
-  def after_update(self, weights, state, phase):
+  def after_update(self, weights, state, phase, weight=1.0):
     """Averages on the last step of each period."""
     if phase % self.period == self.period - 1:
-      settle([*weights, *state])
+      settle([*weights, *state], weight)
+
+  def num_bytes(self, weights, state, phase):
+    """Returns the size of weights and state, on the last step of a period."""
+    talks = phase % self.period == self.period - 1
+    return _num_bytes([*weights, *state]) if talks else 0
 
 
-def settle(variables: Sequence[tf.Variable]) -> None:
+def _num_bytes(variables: Sequence[tf.Variable]) -> int:
+  if collectives.num_replicas() == 1:
+    return 0
+  return sum(v.shape.num_elements() * v.dtype.size for v in variables)
+
+
+def settle(variables: Sequence[tf.Variable], weight: Weight = 1.0) -> None:
   """Gives every replica the mean of all. Replica context."""
   if collectives.num_replicas() == 1:
     return
   values = [tf.convert_to_tensor(variable) for variable in variables]
-  for variable, value in zip(variables, collectives.mean(values)):
+  for variable, value in zip(variables, collectives.mean(values, weight)):
     variable.assign(value)

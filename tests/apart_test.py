@@ -1,0 +1,418 @@
+"""G and D on replicas of their own: who sees what, and how old it is."""
+
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
+
+from paragan_tf.engine import strategies
+from paragan_tf.engine.apart import Apart
+from paragan_tf.engine.step import Player, Step
+from paragan_tf.game import losses, noise, optimizers, schedule, turns
+from paragan_tf.game.ema import Ema
+from paragan_tf.nets import linear
+from paragan_tf.sync import exchange
+from paragan_tf.types import Batch, Mode
+from tests import testing
+
+BATCH = 8
+RATE = 0.05
+SEED = 3
+
+
+def make_step(
+  strategy,
+  make_exchange=exchange.AllReduce,
+  g_rate=RATE,
+  d_rate=RATE,
+  batch_size=BATCH,
+  spectral=False,
+  **options,
+):
+  """Builds an asynchronous step of linear nets."""
+  made = schedule.Asynchronous(**options)
+  with strategies.scope(strategy):
+    g = linear.Generator(testing.SPEC, 0, name="g")
+    twin = linear.Generator(testing.SPEC, 0, name="g_ema")
+    d = linear.Discriminator(testing.SPEC, 0, spectral=spectral, name="d")
+    players = [
+      Player(g, optimizers.SGD(g_rate, "g_optimizer"), make_exchange()),
+      Player(d, optimizers.SGD(d_rate, "d_optimizer"), make_exchange()),
+    ]
+    periods = {w: p.exchange.period for w, p in zip("gd", players)}
+    return Step(
+      *players,
+      losses.non_saturating,
+      made,
+      Ema(g, twin),
+      SEED,
+      apart=Apart(made, testing.SPEC, batch_size, periods, SEED),
+    )
+
+
+def data(step, share=None, num_shares=1):
+  """Returns a step's real images and labels, or one share of them."""
+  images, labels = (
+    testing.images(BATCH, seed=step),
+    testing.labels(BATCH, seed=step),
+  )
+  if share is None:
+    return images, labels
+  return [np.split(x, num_shares)[share] for x in (images, labels)]
+
+
+class Runner:
+  """Trains a step on the four replicas, or on one."""
+
+  def __init__(self, step, strategy=None):
+    self.step = step
+    self.strategy = strategy or testing.strategy()
+    self.logs = []
+    self._run = tf.function(
+      lambda x, y, phase: self.strategy.run(step, (x, y, phase)),
+      autograph=False,
+    )
+
+  def __call__(self, t):
+    num = self.strategy.num_replicas_in_sync
+    made = self.step.schedule
+    shares = [
+      data(t, made.share(r) if num > 1 else 0, made.num_shares(num))
+      for r in range(num)
+    ]
+    if num > 1:
+      x, y = (testing.distribute(part) for part in zip(*shares))
+    else:
+      x, y = (tf.constant(part) for part in shares[0])
+    logs = self._run(x, y, t % self.step.cycle)
+    local = self.strategy.experimental_local_results
+    self.logs.append(
+      {k: np.mean([float(r) for r in local(v)]) for k, v in logs.items()}
+    )
+
+  def weights(self, who="gd"):
+    """Returns what each replica holds, stacked."""
+    return [
+      np.stack(strategies.copies(self.strategy, variable))
+      for w in who
+      for variable in self.step.players[w].net.trainable_variables
+    ]
+
+
+def one():
+  return tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+def by_hand(num_steps):
+  """G sees D as it was after the step before, D the fakes of that step."""
+  g = linear.Generator(testing.SPEC, 0, name="g")
+  d = linear.Discriminator(testing.SPEC, 0, name="d")
+  last = None
+  for t in range(num_steps):
+    images, labels = map(tf.constant, data(t))
+    z = noise.normal([BATCH, 4], SEED, tf.constant(t, tf.int64), "z0", 0)
+    batch = Batch(images, labels, z)
+    fakes = turns.draw(g, batch, Mode.TURN)
+    g_grads = turns.g_move(fakes, d, batch, losses.non_saturating).grads
+    if last is None:
+      z = noise.normal([BATCH, 4], SEED, tf.constant(t, tf.int64), "own", 0)
+      last = g(z, labels, Mode.WATCH), labels
+    seen = turns.Fakes(*last, lambda grad: [])
+    d_grads = turns.d_move(seen, d, batch, losses.non_saturating).grads
+    last = tf.identity(fakes.images), labels
+    for net, grads in ((g, g_grads), (d, d_grads)):
+      for w, grad in zip(net.trainable_variables, grads):
+        w.assign_sub(RATE * grad)
+  return [w.numpy() for net in (g, d) for w in net.trainable_variables]
+
+
+def ops(graph):
+  """Returns the types of all operations, those in functions too."""
+  definition = graph.as_graph_def()
+  nodes = list(definition.node)
+  for function in definition.library.function:
+    nodes += function.node_def
+  return [node.op for node in nodes]
+
+
+class ApartTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(("one", one), ("four", testing.strategy))
+  def test_the_path_is_that_of_a_loop_written_by_hand(self, strategy):
+    runner = Runner(make_step(strategy(), cache_depth=1), strategy())
+    for t in range(6):
+      runner(t)
+    for got, expected in zip(runner.weights(), by_hand(6)):
+      for replica in got:
+        self.assertAllClose(replica, expected, rtol=1e-5, atol=1e-6)
+
+  @parameterized.named_parameters(
+    ("g_does_not_see_d_move", "d_rate", "g"),
+    ("d_does_not_see_g_move", "g_rate", "d"),
+  )
+  def test_moves_of_the_same_step_are_blind_to_each_other(self, moved, still):
+    results = []
+    for rate in (RATE, 10 * RATE):
+      runner = Runner(make_step(testing.strategy(), **{moved: rate}))
+      runner(0)
+      results.append((runner.weights(still), runner.weights(moved[0])))
+    (first, first_moved), (second, second_moved) = results
+    for a, b in zip(first, second):
+      self.assertAllEqual(a, b)
+    self.assertNotAllClose(first_moved[0], second_moved[0])
+
+  def test_one_step_later_they_see_each_other(self):
+    for moved, still in (("d_rate", "g"), ("g_rate", "d")):
+      results = []
+      for rate in (RATE, 10 * RATE):
+        runner = Runner(
+          make_step(testing.strategy(), cache_depth=1, **{moved: rate})
+        )
+        for t in range(3):
+          runner(t)
+        results.append(runner.weights(still)[0])
+      self.assertNotAllClose(*results)
+
+  def test_a_replica_holds_its_own_role_only(self):
+    step = make_step(testing.strategy(), exchange.Periodic)
+    graphs = []
+
+    def replica(x, y):
+      before = len(ops(tf.compat.v1.get_default_graph()))
+      step(x, y, 0)
+      graphs.append(ops(tf.compat.v1.get_default_graph())[before:])
+      return tf.zeros([])
+
+    shares = [data(0, r // 2, 2) for r in range(4)]
+    testing.run_on_replicas(replica, *zip(*shares))
+    self.assertLen(graphs, 4)
+    # G's last layer is tanh, D's has none: the gradient of G's weights goes
+    # through TanhGrad, and D's alone does not.
+    for number, graph in enumerate(graphs):
+      self.assertEqual("TanhGrad" in graph, number % 2 == 0, number)
+
+  @parameterized.parameters(
+    (1, 1, "oldest"),
+    (1, 2, "oldest"),
+    (2, 1, "oldest"),
+    (2, 3, "oldest"),
+    (3, 2, "oldest"),
+    (2, 2, "newest"),
+    (1, 3, "random"),
+    (2, 2, "random"),
+  )
+  def test_nothing_is_older_than_the_bound(self, period, depth, policy):
+    step = make_step(
+      one(),
+      lambda: exchange.Periodic(period),
+      cache_depth=depth,
+      cache_policy=policy,
+    )
+    runner = Runner(step, one())
+    warm_up = (depth + 1) * period
+    for t in range(warm_up + 12 * period):
+      runner(t)
+    names = ("staleness/d_seen_by_g", "staleness/fakes_seen_by_d")
+    d_ages, ages = np.array([[x[n] for n in names] for x in runner.logs]).T
+    self.assertAllEqual(np.unique(d_ages), range(1, period + 1))
+    self.assertAllLessEqual(ages, step.apart.bound)
+    self.assertEqual(ages[warm_up:].max(), step.apart.bound)
+    self.assertEqual(runner.logs[-1]["cache/fill"], 1.0)
+
+  @parameterized.named_parameters(
+    ("every_step", exchange.AllReduce, 1),
+    ("every_other_step", lambda: exchange.Periodic(2), 2),
+    ("every_third_step", lambda: exchange.Periodic(3), 3),
+  )
+  def test_a_cycle_talks_once_for_each_player(self, make, cycle):
+    step = make_step(testing.strategy(), make)
+    self.assertEqual(step.cycle, cycle)
+
+    def whole_cycle(x, y):
+      for phase in range(cycle):
+        testing.strategy().run(step, (x, y, phase))
+
+    shares = [data(0, r // 2, 2) for r in range(4)]
+    x, y = (testing.distribute(part) for part in zip(*shares))
+    traced = tf.function(whole_cycle, autograph=False)
+    found = ops(traced.get_concrete_function(x, y).graph)
+    talks = [op for op in found if "Collective" in op]
+    # One for each player, on each of the four replicas.
+    self.assertEqual(talks, ["CollectiveReduceV2"] * 8)
+
+  def test_bytes_are_counted(self):
+    sizes = {}
+    for name, make in (("all", exchange.AllReduce), ("two", exchange.Periodic)):
+      step = make_step(testing.strategy(), make, cache_depth=1)
+      with testing.strategy().scope():
+        sizes[name] = [step._num_bytes(phase) for phase in range(step.cycle)]
+    weights = 4 * (7 * 64 + 64 + 67 + 1)
+    fakes = 4 * 4 * (64 + 1)
+    self.assertEqual(
+      sizes, {"all": [weights + fakes], "two": [0, weights + fakes]}
+    )
+
+  def test_on_a_tpu_the_role_is_chosen_and_nobody_talks_inside(self):
+    with tpu_function.tpu_shard_context(4):
+      step = make_step(tf.distribute.get_strategy(), exchange.Periodic)
+      run = tf.function(lambda x, y: step(x, y, 1), autograph=False)
+      graph = run.get_concrete_function(*data(0, 0, 2)).graph
+    outside = [op.type for op in graph.get_operations()]
+    functions = graph.as_graph_def().library.function
+    inside = [node.op for f in functions for node in f.node_def]
+    self.assertIn("If", outside)
+    self.assertIn("TanhGrad", inside)
+    for talk in ("CrossReplicaSum", "CollectivePermute"):
+      self.assertIn(talk, outside)
+      self.assertNotIn(talk, inside)
+
+  def test_the_roles_of_a_tpu_compile(self):
+    # XLA for the CPU knows no collectives; the rest of the program is the same.
+    with (
+      tpu_function.tpu_shard_context(4),
+      mock.patch.object(
+        tf.compat.v1.tpu, "cross_replica_sum", lambda value: 4.0 * value
+      ),
+      mock.patch.object(
+        tf.raw_ops,
+        "CollectivePermute",
+        lambda input, source_target_pairs: 1 * input,
+      ),
+    ):
+      step = make_step(tf.distribute.get_strategy(), exchange.Periodic)
+      run = tf.function(
+        lambda x, y: step(x, y, 1), autograph=False, jit_compile=True
+      )
+      text = run.experimental_get_compiler_ir(*data(0, 0, 2))(stage="hlo")
+    self.assertIn("replica-id", text)
+    self.assertIn("conditional(", text)
+
+  @parameterized.named_parameters(
+    ("every_step", exchange.AllReduce), ("every_other_step", exchange.Periodic)
+  )
+  def test_one_program_compiles_to_the_same_values(self, make):
+    results = []
+    for jit in (False, True):
+      step = make_step(tf.distribute.get_strategy(), make, spectral=True)
+      run = tf.function(step, autograph=False, jit_compile=jit)
+      for t in range(5):
+        run(*map(tf.constant, data(t)), t % step.cycle)
+      results.append([variable.numpy() for variable in step.variables])
+    for a, b in zip(*results):
+      self.assertAllClose(a, b, rtol=1e-4, atol=1e-5)
+
+  def test_fakes_come_from_the_partner(self):
+    step = make_step(testing.strategy(), cache_depth=1)
+    runner = Runner(step)
+    g = linear.Generator(testing.SPEC, 0, name="g")
+    runner(0)
+    caches = np.stack(
+      strategies.copies(testing.strategy(), step.apart.cache.images)
+    )[:, 0]
+    labels = data(0)[1]
+    for group in range(2):
+      z = noise.normal([4, 4], SEED, tf.constant(0, tf.int64), "z0", group)
+      rows = labels[4 * group : 4 * group + 4]
+      drawn = g(z, tf.constant(rows), Mode.EVAL)
+      self.assertAllClose(caches[2 * group + 1], drawn, atol=1e-6)
+
+  def test_where_d_stands_still_g_moves_as_in_sequence(self):
+    tiny = 1e-30
+    runner = Runner(make_step(one(), d_rate=tiny), one())
+    apart = runner.step
+    with strategies.scope(one()):
+      g = linear.Generator(testing.SPEC, 0, name="g")
+      twin = linear.Generator(testing.SPEC, 0, name="g_ema")
+      d = linear.Discriminator(testing.SPEC, 0, name="d")
+      sequential = Step(
+        Player(g, optimizers.SGD(RATE, "g_o"), exchange.AllReduce()),
+        Player(d, optimizers.SGD(tiny, "d_o"), exchange.AllReduce()),
+        losses.non_saturating,
+        schedule.Sequential(),
+        Ema(g, twin),
+        SEED,
+      )
+    other = tf.function(sequential, autograph=False)
+    for t in range(4):
+      runner(t)
+      other(*map(tf.constant, data(t)), 0)
+    for a, b in zip(
+      apart.players["g"].net.trainable_variables, g.trainable_variables
+    ):
+      # To the last bit but one: the graphs are not fused alike.
+      self.assertAllClose(a, b, rtol=1e-6, atol=1e-8)
+    self.assertNotAllClose(
+      g.trainable_variables[0],
+      linear.Generator(testing.SPEC, 0, name="g").trainable_variables[0],
+    )
+
+  @parameterized.parameters((3, 1), (1, 3), (2, 2))
+  def test_shares_of_roles(self, g_share, d_share):
+    batch = 12
+    made = schedule.Asynchronous(g_share=g_share, d_share=d_share)
+    roles = made.roles
+    names = "".join(roles.plays(r) for r in range(4))
+    self.assertEqual(names, "g" * g_share + "d" * d_share)
+    step = make_step(
+      testing.strategy(),
+      batch_size=batch,
+      g_share=g_share,
+      d_share=d_share,
+      g_batch_size=12 if g_share == 1 else None,
+    )
+    run = tf.function(
+      lambda x, y: testing.strategy().run(step, (x, y, 0)), autograph=False
+    )
+    num = made.num_shares(4)
+    images, labels = testing.images(batch), testing.labels(batch)
+    x, y = (
+      testing.distribute([np.split(p, num)[made.share(r)] for r in range(4)])
+      for p in (images, labels)
+    )
+    for _ in range(2):
+      run(x, y)
+    born = np.stack(
+      strategies.copies(testing.strategy(), step.apart.cache.born)
+    )
+    self.assertAllEqual(born[-1], [0, 1])
+    caches = np.stack(
+      strategies.copies(testing.strategy(), step.apart.cache.images)
+    )[g_share:, 1]
+    rows = caches.reshape([-1, 64])
+    self.assertLen(np.unique(rows.round(5), axis=0), len(rows))
+
+  def test_what_does_not_fit_is_refused(self):
+    cases = (
+      (dict(g_share=2, d_share=3), "one divide the other, got 2 and 3"),
+      (dict(g_share=0), "at least 1.*got 0"),
+      (dict(cache_depth=0), "`cache_depth` must be at least 1, got 0"),
+      (dict(cache_policy="best"), "`cache_policy` must be one of.*'best'"),
+      (dict(g_share=2), "groups of 3, got 4 replicas"),
+      (dict(g_batch_size=1), "`g_batch_size` must be a multiple of the 2"),
+      (dict(g_batch_size=4), "takes 4 fakes.*draws 2"),
+      (
+        dict(batch_size=1, g_batch_size=8),
+        "`batch_size` must be a multiple of the 2",
+      ),
+      (dict(staleness_bound=1), "`staleness_bound` must be at least 2.*got 1"),
+    )
+    for options, words in cases:
+      with self.assertRaisesRegex(ValueError, words):
+        make_step(testing.strategy(), **options)
+
+  def test_damping_divides_the_rate_by_the_age(self):
+    runner = Runner(
+      make_step(
+        one(), lambda: exchange.Periodic(2), damping=True, cache_depth=2
+      ),
+      one(),
+    )
+    for t in range(6):
+      runner(t)
+    rates = [(logs["g/rate"], logs["d/rate"]) for logs in runner.logs[4:]]
+    self.assertAllClose(rates, [(RATE, RATE / 2), (RATE / 2, RATE / 2)])
+
+
+if __name__ == "__main__":
+  testing.main()
