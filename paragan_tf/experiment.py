@@ -159,6 +159,12 @@ class Experiment:
 
   def estimator(self, model_dir: str, tpu=None):
     """Returns a `TPUEstimator` of the run; `tpu` is where it trains, if any."""
+    if tpu is not None and self._schedule.roles:
+      raise ValueError(
+        "TPUEstimator keeps one value of each variable, and "
+        f"`{type(self._schedule).__name__}` gives replicas a cache of their "
+        "own: take `--engine=strategy`."
+      )
     for name, side in self.step.players.items():
       if tpu is not None and not side.exchange.replicas_agree:
         raise ValueError(

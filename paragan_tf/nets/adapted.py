@@ -16,7 +16,6 @@ values are the net's own, whatever the seed.
 """
 
 import contextlib
-import copy
 import functools
 import inspect
 import itertools
@@ -25,14 +24,13 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
 
 import tensorflow as tf
 
+from paragan_tf.nets.copying import MAKER, copied, is_network, parts_of
 from paragan_tf.types import ImageSpec, Mode, Net
 
 # From x, labels and whether to train to whatever a net returns.
 Call = Callable[[tf.Tensor, Optional[tf.Tensor], bool], Any]
 
 _CALLS = itertools.count()
-_COMPILED = ("optimizer", "compiled_loss", "compiled_metrics", "train_function")
-_MAKER = "its class, or a function without arguments that makes it"
 _TRAINING = ("training", "is_training")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
@@ -220,7 +218,7 @@ def _fresh_names(anew: bool):
 def _own(net: Any, ledger: _Ledger) -> Any:
   """Returns a net that is nobody else's."""
   with ledger.making():
-    net = net() if _makes_nets(net) else _copied(net, ledger.name)
+    net = net() if _makes_nets(net) else copied(net, ledger.name)
   ledger.first = [variable.numpy() for variable in ledger.made]
   return net
 
@@ -256,7 +254,7 @@ def _built(
         f"its call ends with {type(e).__name__}: {e}"
       ) from e
   check(result)
-  held = [p for p in _parts(net) if isinstance(p, tf.Variable)]
+  held = [p for p in parts_of(net) if isinstance(p, tf.Variable)]
   _check_owner(ledger, [*held, *tape.watched_variables()])
   ledger.restore()
   keys = {_key(variable) for variable in held}
@@ -276,7 +274,7 @@ def _check_owner(ledger: _Ledger, used: Sequence[tf.Variable]) -> None:
     if variable.dtype.is_floating and _key(variable) not in own:
       raise ValueError(
         f"`{ledger.name}` must own its variables, got `{variable.name}`, which "
-        f"was not made for it: pass {_MAKER}."
+        f"was not made for it: pass {MAKER}."
       )
 
 
@@ -292,13 +290,13 @@ def _moves(replica: Callable[[], Any]) -> bool:
 
 def _call(net: Any, spec: ImageSpec, name: str) -> Call:
   """Returns the net as a function of x, labels and whether to train."""
-  if _is_network(net):
+  if is_network(net):
     return _network_call(net, spec, name)
   fn = getattr(net, "model_fn", net)
   if not callable(fn):
     raise ValueError(
       f"`{name}` must be a `tf.Module`, a Keras model, an object with "
-      f"`model_fn`, or {_MAKER}, got {net!r}."
+      f"`model_fn`, or {MAKER}, got {net!r}."
     )
   is_layer = isinstance(fn, tf.keras.layers.Layer)
   labels_word, training_word = _words(fn.call if is_layer else fn, name)
@@ -368,92 +366,8 @@ def _in_mode(call: Call) -> Call:
   return in_mode
 
 
-def _copied(net: Any, name: str) -> Any:
-  """Returns a copy of an instance, with variables of its own."""
-  parts = _parts(net)
-  memo: Dict[int, Any] = {}
-  try:
-    for part in parts:
-      if _is_network(part) and id(part) not in memo:
-        _clone(part, memo)
-    for part in parts:
-      if isinstance(part, tf.Variable) and id(part) not in memo:
-        memo[id(part)] = tf.Variable(
-          part.numpy(), part.trainable, dtype=part.dtype, name=part.name
-        )
-    for part in reversed(parts):  # The inner ones first.
-      if isinstance(part, tf.keras.Model) and id(part) not in memo:
-        _copy_model(part, memo)
-    return copy.deepcopy(net, memo)
-  except Exception as e:
-    raise ValueError(
-      f"`{name}` must be a net that can be copied, got {type(net).__name__} "
-      f"({type(e).__name__}: {e}): pass {_MAKER}."
-    ) from e
-
-
-def _clone(network: Any, memo: Dict[int, Any]) -> None:
-  """Copies a Keras model whose tensors know each other by `id`."""
-  clone = _clone_layer(network)
-  if type(clone) is not type(network):
-    raise TypeError(f"a {type(network).__name__} is more than its layers")
-  _pair(network, clone, memo)
-
-
-def _clone_layer(layer: Any) -> Any:
-  if _is_network(layer):
-    return tf.keras.models.clone_model(layer, clone_function=_clone_layer)
-  return type(layer).from_config(layer.get_config())
-
-
-def _pair(old: Any, new: Any, memo: Dict[int, Any]) -> None:
-  """Gives a layer's values to the one that replaces it."""
-  memo[id(old)] = new
-  if _is_network(old):
-    for layer in old.layers:
-      _pair(layer, new.get_layer(layer.name), memo)
-  else:
-    new.set_weights(old.get_weights())
-    memo.update(zip(map(id, old.weights), new.weights))
-
-
-def _copy_model(model: Any, memo: Dict[int, Any]) -> None:
-  """Copies a subclassed model; Keras would write a built one to a file."""
-  memo[id(model)] = new = object.__new__(type(model))
-  for word in _COMPILED:  # Keras's own training, which is of no use here.
-    memo[id(getattr(model, word, None))] = None
-  new.__setstate__(copy.deepcopy(model.__getstate__(), memo))
-
-
-def _parts(root: Any) -> List[Any]:
-  """Returns what an object is made of, the outer before the inner."""
-  seen: Dict[int, Any] = {}
-
-  def visit(part):
-    if id(part) not in seen:
-      seen[id(part)] = part
-      for inner in _held(part):
-        visit(inner)
-
-  visit(root)
-  return list(seen.values())
-
-
-def _held(part: Any) -> Sequence[Any]:
-  if isinstance(part, dict):
-    return list(part.values())
-  if isinstance(part, (list, tuple)):
-    return part
-  leaves = (tf.Variable, type)
-  library = type(part).__module__.split(".")[0]
-  opaque = library in ("builtins", "tensorflow", "keras")
-  if isinstance(part, leaves) or (opaque and not isinstance(part, tf.Module)):
-    return ()
-  return list(getattr(part, "__dict__", {}).values())
-
-
 def _frozen(net: Any) -> Set:
-  layers = [p for p in _parts(net) if isinstance(p, tf.keras.layers.Layer)]
+  layers = [p for p in parts_of(net) if isinstance(p, tf.keras.layers.Layer)]
   return {
     _key(variable)
     for layer in layers
@@ -462,15 +376,10 @@ def _frozen(net: Any) -> Set:
   }
 
 
-def _is_network(net: Any) -> bool:
-  """Says whether this is a Keras model that knows its inputs."""
-  return isinstance(net, tf.keras.Model) and bool(net.inputs)
-
-
 def _z_dim(net: Any, given: Optional[int]) -> int:
   z_dim = getattr(net, "z_dim", None) if given is None else given
   if z_dim is None:
-    z_dim = net.inputs[0].shape[-1] if _is_network(net) else 128
+    z_dim = net.inputs[0].shape[-1] if is_network(net) else 128
   if not isinstance(z_dim, int) or z_dim < 1:
     raise ValueError(f"`z_dim` must be an integer of at least 1, got {z_dim}.")
   return z_dim
