@@ -8,6 +8,9 @@ PYTHON ?= $(shell for p in python3.11 python3.10 python3.9 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
 
+# Two processes, each with whole files: much of a test is waiting.
+PARALLEL := -n 2 --dist loadfile
+
 .PHONY: train smoke test soak lint lock clean
 .DEFAULT_GOAL := train
 
@@ -18,10 +21,10 @@ smoke:
 	@$(MAKE) --no-print-directory train GIN=gin/runs/smoke.gin
 
 test: lint
-	@$(PY) -m pytest -q -m "not soak" tests
+	@$(PY) -m pytest -q -m "not soak" $(PARALLEL) tests
 
 soak: $(VENV)/installed
-	@$(PY) -m pytest -q tests
+	@$(PY) -m pytest -q $(PARALLEL) tests
 
 lint: $(VENV)/installed
 	@$(PY) -m ruff check .
