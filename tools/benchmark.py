@@ -10,13 +10,14 @@ from typing import Callable, Dict, Optional, Tuple
 from absl import flags
 
 from tools import cli
-from tools.suites import step
+from tools.suites import engines, step
 
 # From whether to be quick to a table for people and figures for programs.
 Suite = Callable[[bool], Tuple[str, Dict[str, float]]]
 
 SUITES: Dict[str, Suite] = {
   "step": step.run,
+  "engines": engines.run,
 }
 
 _SUITE = flags.DEFINE_string(
@@ -31,7 +32,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the figures.")
 def main():
   """Reads the flags, measures, and says what came out."""
   suite = cli.checked(lambda: _suite(_SUITE.value))
-  cli.checked(lambda: _check_folder(_JSON.value))
+  cli.checked(lambda: _check_file(_JSON.value))
   table, figures = cli.checked(lambda: suite(_QUICK.value))
   print(table)
   if _JSON.value:
@@ -46,13 +47,19 @@ def _suite(name: str) -> Suite:
   return SUITES[name]
 
 
-def _check_folder(path: Optional[str]) -> None:
-  folder = os.path.dirname(os.path.abspath(path or ""))
+def _check_file(path: Optional[str]) -> None:
+  """Says before the measuring what would fail after it."""
+  if path is None:
+    return
+  folder = os.path.dirname(os.path.abspath(path))
   if not os.path.isdir(folder):
     raise ValueError(
       f"`--json` must be a file in a folder that is there, got '{path}': make "
       f"'{folder}' first."
     )
+  there = os.path.exists(path)
+  if os.path.isdir(path) or not os.access(path if there else folder, os.W_OK):
+    raise _cannot_write(path)
 
 
 def _write(path: str, figures: Dict[str, float]) -> None:
@@ -61,10 +68,14 @@ def _write(path: str, figures: Dict[str, float]) -> None:
       json.dump(figures, f, indent=2)
       f.write("\n")
   except OSError as e:
-    raise ValueError(
-      f"`--json` must be a file that can be written, got '{path}' "
-      f"({e.strerror}): give another one."
-    ) from e
+    raise _cannot_write(path) from e
+
+
+def _cannot_write(path: str) -> ValueError:
+  return ValueError(
+    f"`--json` must be a file that can be written, got '{path}': give another "
+    "one."
+  )
 
 
 if __name__ == "__main__":

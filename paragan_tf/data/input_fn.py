@@ -74,8 +74,9 @@ class InputFn:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
     size = params["batch_size"]
     total = params.get("num_shares", 1)
-    shares = tf.constant(params.get("shares", range(total)), tf.int64)
-    local = len(shares)
+    # Counted before it is a tensor, whose length a graph does not know.
+    places = list(params.get("shares", range(total)))
+    local, shares = len(places), tf.constant(places, tf.int64)
     start = params.get("start_step", 0)
     pixels = tf.constant(self._pixels)
     labels = self.source.train.labels

@@ -8,11 +8,9 @@ Rounds go forth and back (a b, b a, a b, ...), so that a drift helps nobody.
 
 import sys
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 
 import numpy as np
-
-_MIN_ROUNDS = 3
 
 
 class Quartiles(NamedTuple):
@@ -28,19 +26,33 @@ def quartiles(values: np.ndarray) -> Quartiles:
   return Quartiles(*(float(np.percentile(values, q)) for q in (25, 50, 75)))
 
 
+def add_spread(figures: Dict[str, float], name: str, values: np.ndarray):
+  """Adds the median of `values` as `name`, the quartiles as `_low`, `_high`."""
+  low, figures[name], high = quartiles(values)
+  figures[f"{name}_low"], figures[f"{name}_high"] = low, high
+
+
+def spread(figures: Mapping[str, float], name: str, form: str) -> str:
+  """Returns what `add_spread` added, in words."""
+  ends = (format(figures[f"{name}_{end}"], form) for end in ("low", "high"))
+  return f"{format(figures[name], form)} ({' - '.join(ends)})"
+
+
 def take_turns(
-  turns: Mapping[str, Callable[[], float]], deadline: float
+  turns: Mapping[str, Callable[[], Any]], deadline: float, min_rounds: int = 3
 ) -> Dict[str, np.ndarray]:
   """Calls all `turns` in every round; returns what they returned, by round.
 
   Args:
-    turns: What to measure, in the order of the first round.
+    turns: What to measure, in the order of the first round; each returns a
+      number or a tuple of them.
     deadline: When the last round should be over, by `time.monotonic`.
+    min_rounds: How many rounds there are, however late it is.
   """
-  results: Dict[str, List[float]] = {name: [] for name in turns}
+  results: Dict[str, List[Any]] = {name: [] for name in turns}
   order = list(turns)
   num_rounds, longest = 0, 0.0
-  while num_rounds < _MIN_ROUNDS or time.monotonic() + longest < deadline:
+  while num_rounds < min_rounds or time.monotonic() + longest < deadline:
     started = time.monotonic()
     for name in order:
       results[name].append(turns[name]())

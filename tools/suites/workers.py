@@ -12,7 +12,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional
 
 # Names to values; `None` takes the name away.
 Environment = Mapping[str, Optional[str]]
@@ -40,13 +40,14 @@ class Worker:
 
   def tell(self, method: str, *args: Any) -> None:
     """Orders a call, and does not wait."""
-    self._pipe.send((method, args))
+    with contextlib.suppress(BrokenPipeError):  # `answer` tells of the end.
+      self._pipe.send((method, args))
 
   def answer(self) -> Any:
     """Waits for the result of the oldest order that is not answered yet."""
     try:
       result = self._pipe.recv()
-    except EOFError as e:
+    except (EOFError, ConnectionResetError) as e:
       self._process.join()
       raise RuntimeError(
         f"The process of `{self._name}` ended with exit code "
@@ -66,6 +67,24 @@ class Worker:
     self._pipe.close()
     self._process.terminate()
     self._process.join()
+
+
+def ask_all(workers: Iterable[Worker], method: str, *args: Any) -> List[Any]:
+  """Asks all at once, for what they must or may do at the same time."""
+  workers = list(workers)
+  for worker in workers:
+    worker.tell(method, *args)
+  return [worker.answer() for worker in workers]
+
+
+@contextlib.contextmanager
+def closing(workers: Iterable[Worker]) -> Iterator[None]:
+  """Ends all processes at the end, however it comes."""
+  try:
+    yield
+  finally:
+    for worker in workers:
+      worker.close()
 
 
 def _serve(make: Callable[[], Any], pipe) -> None:

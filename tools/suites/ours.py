@@ -1,0 +1,73 @@
+"""Our own side of a comparison, and the config that all sides share.
+
+TensorFlow is imported by what runs in a process of its own only.
+"""
+
+import time
+from typing import Any, Dict, Sequence, Tuple
+
+from tools import cli
+from tools.suites.work import Work, count_function
+
+_GIN_FILE = "gin/runs/benchmark_step.gin"
+_MATMUL_SIZE, _NUM_MATMULS = 2048, 3
+
+
+def load(bindings: Sequence[str] = (), files: Sequence[str] = ()) -> Any:
+  """Returns `paragan_tf.run`, the config of the benchmark read."""
+  run = cli.import_quietly("paragan_tf.run")
+  import tensorflow as tf
+
+  tf.get_logger().setLevel("ERROR")  # TF-GAN is full of deprecated calls.
+  run.config.load([_GIN_FILE, *files], bindings)
+  return run
+
+
+class Ours:
+  """Our own step in our own loop."""
+
+  def __init__(self, bindings: Sequence[str] = (), files: Sequence[str] = ()):
+    run = load(bindings, files)
+    self._experiment = run.Experiment(run.strategies.choose().strategy)
+    self._inner_loop = self._experiment.inner_loop(0)
+
+  def summary(self) -> Tuple[str, int]:
+    """Returns what is trained, in words, and the images of one step."""
+    return self._experiment.summary(), self._experiment.images_per_step
+
+  def run(self, num_steps: int) -> float:
+    """Trains; returns the seconds it took."""
+    started = time.perf_counter()
+    self._inner_loop(num_steps)
+    return time.perf_counter() - started
+
+  def work(self) -> Work:
+    """Returns the work of one step."""
+    import tensorflow as tf
+
+    one = self._experiment
+
+    @tf.function
+    def step(images, labels):
+      return one.strategy.run(one.step, (images, labels, 0))
+
+    data = one.input_fn({"batch_size": one.images_per_step})
+    return count_function(step.get_concrete_function(*data.element_spec))
+
+  def peak(self) -> float:
+    """Returns the multiply-adds a second of a large matmul, best of a few."""
+    import tensorflow as tf
+
+    x = tf.random.stateless_normal([_MATMUL_SIZE, _MATMUL_SIZE], [0, 0])
+    seconds = []
+    for _ in range(_NUM_MATMULS):
+      started = time.perf_counter()
+      tf.matmul(x, x)
+      seconds.append(time.perf_counter() - started)
+    return _MATMUL_SIZE**3 / min(seconds)
+
+  def updates(self) -> Dict[str, int]:
+    """Returns how often each player has moved."""
+    local = self._experiment.strategy.experimental_local_results
+    players = self._experiment.step.players.items()
+    return {who: int(local(side.optimizer.t)[0]) for who, side in players}

@@ -1,0 +1,154 @@
+"""TF-GAN's side of a comparison: its updates on our nets and data."""
+
+import inspect
+import math
+import time
+from typing import Any, Dict, Sequence
+
+import gin
+
+from tools import cli
+from tools.suites import ours
+from tools.suites.work import Work, count
+
+
+class Side:
+  """What TF-GAN is given: our very nets, data, hinge loss and Adam.
+
+  Args:
+    bindings: Gin bindings over the config of the benchmark.
+  """
+
+  def __init__(self, bindings: Sequence[str] = ()):
+    ours.load(bindings)
+    self._make = cli.import_experiment()
+    import tensorflow as tf
+
+    # Not the strategy that we would choose: that chooses the allocator too.
+    self._ours = self._make.Experiment(
+      tf.distribute.OneDeviceStrategy("/cpu:0")
+    )
+    types: Any = inspect.getmodule(self._make.Net)
+    self._mode = types.Mode
+    self._nets: Dict[str, Any] = {}
+    # TF-GAN scores the fake first.
+    self._d_modes = iter([self._mode.WATCH, self._mode.TURN])
+    self._optimizers: Dict[str, Any] = {}
+
+  def g(self, inputs):
+    """TF-GAN's `generator_fn`."""
+    return self._call("g", inputs["z"], inputs["labels"], self._mode.TURN)
+
+  def d(self, x, inputs):
+    """TF-GAN's `discriminator_fn`."""
+    return self._call("d", x, inputs["labels"], next(self._d_modes))
+
+  def data(self):
+    """Returns a dataset of what TF-GAN calls inputs and real data."""
+    import tensorflow as tf
+
+    size = self._ours.batch_size
+    z_dim = self._ours.step.players["g"].net.z_dim
+
+    def with_z(images, labels):
+      z = tf.random.normal([size, z_dim])
+      return {"z": z, "labels": labels}, images
+
+    return self._ours.input_fn({"batch_size": size}).map(with_z).prefetch(2)
+
+  def adam(self, who: str):
+    """Returns TensorFlow's optimizer with the values of ours."""
+    import tensorflow as tf
+
+    values = self._ours.step.players[who].optimizer
+    self._optimizers[who] = tf.compat.v1.train.AdamOptimizer(
+      values.learning_rate, values.beta1, values.beta2, values.epsilon
+    )
+    return self._optimizers[who]
+
+  def count_updates(self, session) -> Dict[str, int]:
+    """Returns how often each player has moved: Adam's power of beta2 tells."""
+    counts = {}
+    for who, optimizer in self._optimizers.items():
+      beta2 = self._ours.step.players[who].optimizer.beta2
+      with session.graph.as_default():
+        found = [v for v in optimizer.variables() if "beta2_power" in v.name]
+      counts[who] = round(math.log(session.run(found[0]), beta2)) - 1
+    return counts
+
+  def _call(self, who: str, *args):
+    """Calls a net, made in the variable scope that TF-GAN has opened."""
+    if who not in self._nets:
+      with gin.config_scope(who):
+        player = self._make.player(self._ours.spec, 0, who)
+      self._nets[who] = player.net
+    return _with_updates(self._nets[who], *args)
+
+
+class Session:
+  """TF-GAN's parts in a bare session: two updates a step and nothing else."""
+
+  def __init__(self, bindings: Sequence[str] = ()):
+    self._side = side = Side(bindings)
+    import tensorflow as tf
+    import tensorflow_gan as tfgan
+
+    with tf.Graph().as_default():
+      inputs, images = _next(side.data())
+      model = tfgan.gan_model(side.g, side.d, images, inputs)
+      losses = tfgan.GANLoss(
+        tfgan.losses.wasserstein_hinge_generator_loss(model),
+        tfgan.losses.wasserstein_hinge_discriminator_loss(model),
+      )
+      self._ops = tfgan.gan_train_ops(
+        model, losses, side.adam("g"), side.adam("d")
+      )
+      hooks = tfgan.get_sequential_train_hooks()(self._ops)
+      self._session = tf.compat.v1.train.MonitoredSession(hooks=hooks)
+
+  def run(self, num_steps: int) -> float:
+    """Trains; returns the seconds it took. The hooks make the updates."""
+    started = time.perf_counter()
+    for _ in range(num_steps):
+      self._session.run(self._ops.global_step_inc_op)
+    return time.perf_counter() - started
+
+  def work(self) -> Work:
+    """Returns the work of one step: each player's train op runs once."""
+    return work_of_updates(self._ops)
+
+  def updates(self) -> Dict[str, int]:
+    """Returns how often each player has moved."""
+    return self._session.run_step_fn(  # Past the hooks.
+      lambda step_context: self._side.count_updates(step_context.session)
+    )
+
+
+def work_of_updates(ops) -> Work:
+  """Returns the work of TF-GAN's two train operations."""
+  g, d = ops.generator_train_op, ops.discriminator_train_op
+  return count([g.op]).plus(count([d.op]))
+
+
+def _next(data):
+  """Returns the tensors of the next element, in a graph."""
+  import tensorflow as tf
+
+  iterator = tf.compat.v1.data.make_initializable_iterator(data)
+  tf.compat.v1.add_to_collection(
+    tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer
+  )
+  return iterator.get_next()
+
+
+def _with_updates(net, *args):
+  """Calls a net in a graph; TF-GAN runs what it assigns in its own turn."""
+  import tensorflow as tf
+
+  graph = tf.compat.v1.get_default_graph()
+  before = len(graph.get_operations())
+  y = net(*args)
+  for op in graph.get_operations()[before:]:
+    if op.type.startswith("Assign"):
+      graph.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, op)
+  return y
