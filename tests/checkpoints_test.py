@@ -1,12 +1,26 @@
 """What a checkpoint keeps, and what it says when it cannot be used."""
 
+import itertools
+import multiprocessing
 import os
+import signal
+import time
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 from paragan_tf.outputs import checkpoints
-from paragan_tf.outputs.checkpoints import Entry
+from paragan_tf.outputs.checkpoints import Entry, Writers
+
+# Forked off one that has read TensorFlow, which is slow, but not started it.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.checkpoints_test"])
+MOMENTS = {
+  "join": (tf.raw_ops, "MergeV2Checkpoints"),
+  "list": (checkpoints.Checkpoints, "_list"),
+}
 
 
 def entries(values, agrees=True):
@@ -108,6 +122,133 @@ class CheckpointsTest(tf.test.TestCase):
     twice = entries({"w": [1.0]}) + entries({"w": [2.0]})
     with self.assertRaisesRegex(ValueError, "named `w`"):
       self.kept.save(1, twice)
+
+
+def large(step):
+  """Returns entries of some megabytes, all of which hold the step's number."""
+  return entries({n: [np.full([1 << 18], step, np.float32)] for n in "abcd"})
+
+
+def own(step, first, num, copies=1):
+  """Returns what a process has: what all agree on, and its replicas' own."""
+  values = [10.0 * step + first + i for i in range(copies)]
+  own = tuple(tf.Variable(value) for value in values)
+  return [
+    Entry("all", (tf.Variable(float(step)),), True, first, num),
+    Entry("own", own, False, first, num),
+  ]
+
+
+def kill_at(owner, name):
+  """Kills this process when it comes to a function."""
+  mock.patch.object(
+    owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+  ).start()
+
+
+def save_on(folder):
+  """Saves again and again, from what is there."""
+  kept = checkpoints.Checkpoints(folder, keep=2)
+  for step in itertools.count(last_step(folder) + 1):
+    kept.save(step, large(step))
+
+
+def save_once(folder, step, place, barrier, killed_at):
+  """Saves one step as one of some processes; the chief may be killed in it."""
+  writers = Writers(place, barrier.parties, barrier.wait)
+  kept = checkpoints.Checkpoints(folder, writers=writers)
+  if killed_at and place == 0:
+    kill_at(*MOMENTS[killed_at])
+  kept.save(step, own(step, place, barrier.parties))
+
+
+def last_step(folder):
+  """Returns the step of the newest checkpoint, or 0."""
+  latest = checkpoints.Checkpoints(folder).latest()
+  return int(latest.split("-")[-1]) if latest else 0
+
+
+class KilledTest(tf.test.TestCase, parameterized.TestCase):
+  """Real processes, and SIGKILL in the middle of a save."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = os.path.join(self.get_temp_dir(), self.id())
+    os.makedirs(self.folder)
+
+  def start(self, target, *args):
+    process = PROCESSES.Process(target=target, args=(self.folder, *args))
+    process.start()
+    self.addCleanup(process.kill)
+    return process
+
+  def assert_last(self, step, make_entries):
+    """What the newest checkpoint holds is of one step, whole."""
+    self.assertEqual(last_step(self.folder), step)
+    got, expected = make_entries(-1), make_entries(step)
+    path = checkpoints.Checkpoints(self.folder).latest()
+    checkpoints.restore(path, got)
+    for entry, wanted in zip(got, expected):
+      for copy, value in zip(entry.copies, wanted.copies):
+        self.assertAllEqual(copy, value, entry.name)
+
+  def wait_for(self, is_so):
+    deadline = time.monotonic() + 60.0
+    while not is_so():
+      self.assertLess(time.monotonic(), deadline, "It took too long.")
+      time.sleep(0.002)
+
+  def test_at_any_moment_the_one_before_stays(self):
+    moments = np.random.RandomState(0).uniform(0.0, 0.1, [6])
+    for moment in moments:
+      before = last_step(self.folder)
+      process = self.start(save_on)
+      self.wait_for(lambda before=before: last_step(self.folder) > before)
+      time.sleep(moment)
+      process.kill()
+      process.join()
+      self.assertEqual(process.exitcode, -signal.SIGKILL)
+      self.assert_last(last_step(self.folder), large)
+    # Many were written, and not more were kept than asked for.
+    self.assertGreater(last_step(self.folder), 2 * len(moments))
+    self.assertLen(checkpoints.Checkpoints(self.folder).paths(), 2)
+
+  def save_together(self, step, num, killed_at=None):
+    """Lets processes save a step together; all are gone when it returns."""
+    barrier = PROCESSES.Barrier(num)
+    saving = [
+      self.start(save_once, step, place, barrier, killed_at)
+      for place in range(num)
+    ]
+    saving[0].join()
+    for other in saving[1:]:
+      if killed_at:  # It waits for the chief, who will not come.
+        other.kill()
+      other.join()
+    code = -signal.SIGKILL if killed_at else 0
+    self.assertEqual(saving[0].exitcode, code)
+
+  @parameterized.named_parameters(
+    ("one_unlisted", 1, "list", True),
+    ("two_before_they_are_joined", 2, "join", False),
+    ("two_unlisted", 2, "list", True),
+  )
+  def test_before_the_end_the_one_before_stays(self, num, moment, is_written):
+    def make_entries(step):
+      return own(step, 0, num, copies=num)
+
+    def is_there(name):
+      return os.path.exists(os.path.join(self.folder, f"model.ckpt-{name}"))
+
+    self.save_together(1, num)
+    self.assert_last(1, make_entries)
+    self.save_together(2, num, killed_at=moment)
+    self.assertEqual(is_there("2.index"), is_written)
+    self.assertEqual(is_there("2.parts"), not is_written)
+    self.assert_last(1, make_entries)
+    self.save_together(2, num)
+    self.assert_last(2, make_entries)
+    self.assertFalse(is_there("2.parts"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,258 @@
+"""TPUEstimator: its three modes, its checkpoints, and its graph for a TPU."""
+
+import gc
+import glob
+import os
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
+
+from paragan_tf import config, experiment
+from paragan_tf.engine import estimator
+from paragan_tf.outputs import checkpoints, records
+from paragan_tf.run import Run
+from paragan_tf.types import Mode
+from tests import run_test, testing
+
+TRAIN, EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
+ONE = run_test.ONE
+
+
+def build(*more):
+  """Returns an experiment with linear nets."""
+  bindings = [*run_test.TINY, *run_test.LINEAR, *more]
+  config.load(["gin/runs/fashion.gin"], bindings)
+  return experiment.Experiment(ONE("/cpu:0"))
+
+
+def run(folder, num_steps):
+  """Trains up to a step by TPUEstimator, as a new program would."""
+  built = build(f"run.Run.num_steps = {num_steps}")
+  made = Run(built, folder, built.estimator(folder))
+  made.open()
+  made()
+  return made
+
+
+def events(folder):
+  """Returns `{(tag, step): value}` of all scalars in a folder."""
+  values = {}
+  for path in glob.glob(os.path.join(folder, "events*")):
+    for event in tf.compat.v1.train.summary_iterator(path):
+      for value in event.summary.value:
+        scalar = float(tf.make_ndarray(value.tensor))
+        values[value.tag, event.step] = scalar
+  return values
+
+
+class TrainedTest(tf.test.TestCase):
+  """Four steps by TPUEstimator, and what can be done with them."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = os.path.join(cls.get_temp_dir(cls()), "trained")
+    made = run(cls.folder, 4)
+    cls.built, cls.estimator = made.experiment, made._estimator
+    cls.labels = np.array([0, 1, 2, 1, 0, 2, 9, 3], np.int32)
+    cls.z = testing.z(8)
+
+  @classmethod
+  def tearDownClass(cls):
+    del cls.built, cls.estimator
+    gin.clear_config()
+    gc.collect()
+    super().tearDownClass()
+
+  def predict(self, **features):
+    """Returns the images that the estimator gives for features."""
+
+    def input_fn(params):
+      return tf.data.Dataset.from_tensor_slices(features).batch(
+        params["batch_size"], drop_remainder=True
+      )
+
+    rows = self.estimator.predict(input_fn)
+    return np.stack([row["images"] for row in rows])
+
+  def test_predict_gives_images_of_the_average(self):
+    images = self.predict(labels=self.labels, z=self.z)
+    self.assertEqual(images.shape, (8, 32, 32, 1))
+    self.assertAllInRange(images, -1.0, 1.0)
+    twin, g = self.built.step.ema.twin, self.built.step.players["g"].net
+    expected = twin(self.z, self.labels, Mode.EVAL)
+    self.assertAllClose(images, expected, rtol=0, atol=1e-6)
+    now = g(self.z, self.labels, Mode.EVAL)
+    self.assertNotAllClose(images, now, atol=1e-5)
+
+  def test_predict_gives_the_same_for_the_same_codes_only(self):
+    first, again = (self.predict(labels=self.labels, z=self.z) for _ in "ab")
+    self.assertAllEqual(first, again)
+    other = self.predict(labels=self.labels, z=self.z[::-1].copy())
+    self.assertNotAllClose(first, other)
+
+  def test_predict_draws_codes_where_none_are_given(self):
+    images = self.predict(labels=np.zeros([8], np.int32))
+    self.assertEqual(images.shape, (8, 32, 32, 1))
+    self.assertNotAllClose(images[0], images[1])
+
+  def test_evaluate_measures_the_average_against_d(self):
+    input_fn = estimator.make_input_fn(self.built.input_fn, 0)
+    values = self.estimator.evaluate(input_fn, steps=3)
+    self.assertEqual(values["global_step"], 4)
+    for name in ("loss", "d/loss", "g/loss", "d/score_real", "d/score_fake"):
+      self.assertTrue(np.isfinite(values[name]), name)
+    d = self.built.step.players["d"].net
+    batches = self.built.input_fn(dict(batch_size=8)).take(3)
+    scores = [np.mean(d(x, y, Mode.EVAL)) for x, y in batches]
+    self.assertAllClose(values["d/score_real"], np.mean(scores), atol=1e-5)
+
+  def test_the_host_writes_the_losses_of_every_step(self):
+    scalars = events(os.path.join(self.folder, "host_call"))
+    names = ("d/loss", "g/loss")
+    self.assertEqual({step for _, step in scalars}, {1, 2, 3, 4})
+    line = records.read(self.folder)[0]
+    self.assertEqual(line["step"], 4)
+    for name in names:
+      self.assertAllClose(scalars[name, 4], line[name])
+      self.assertNotAllClose(scalars[name, 1], scalars[name, 4])
+    self.assertGreater(line["images_per_second"], 0)
+
+  def test_samples_are_drawn_from_its_checkpoint(self):
+    fresh = build("run.Run.num_steps = 4")
+    before = fresh.sampler(self.labels, seed=1)
+    self.assertEqual(Run(fresh, self.folder).done, 4)
+    images = fresh.sampler(self.labels, seed=1)
+    self.assertAllClose(images, self.built.sampler(self.labels, seed=1))
+    self.assertNotAllClose(images, before)
+    self.assertTrue(os.path.exists(f"{self.folder}/samples/00000004.png"))
+
+  def test_the_exported_model_gives_images(self):
+    def receive():
+      labels = tf.compat.v1.placeholder(tf.int32, [None], "labels")
+      z = tf.compat.v1.placeholder(tf.float32, [None, 4], "z")
+      features = {"labels": labels, "z": z}
+      return tf.estimator.export.ServingInputReceiver(features, features)
+
+    path = self.estimator.export_saved_model(f"{self.folder}/export", receive)
+    loaded = tf.saved_model.load(path.decode())
+    serve = loaded.signatures["serving_default"]
+    images = serve(labels=tf.constant(self.labels), z=tf.constant(self.z))
+    expected = self.built.step.ema.twin(self.z, self.labels, Mode.EVAL)
+    self.assertAllClose(images["images"], expected, rtol=0, atol=1e-6)
+
+
+class EnginesTakeTurnsTest(tf.test.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    gc.collect()
+    super().tearDown()
+
+  def test_a_run_may_change_its_engine_and_back(self):
+    folder = os.path.join(self.get_temp_dir(), "turns")
+    run_test.run(ONE("/cpu:0"), f"{folder}/both", 4, *run_test.LINEAR)
+    self.assertEqual(run(f"{folder}/both", 8).done, 8)
+    both = run_test.run(ONE("/cpu:0"), f"{folder}/both", 12, *run_test.LINEAR)
+    one = run_test.run(ONE("/cpu:0"), f"{folder}/one", 12, *run_test.LINEAR)
+    expected, got = run_test.values(one), run_test.values(both)
+    self.assertEqual(expected.keys(), got.keys())
+    for name, value in expected.items():
+      self.assertAllClose(got[name], value, rtol=0, atol=1e-6, msg=name)
+    steps = [line["step"] for line in records.read(f"{folder}/both")]
+    self.assertEqual(steps, [4, 8, 12])
+    kept = checkpoints.Checkpoints(f"{folder}/both").paths()
+    self.assertEqual([p.split("-")[-1] for p in kept], ["4", "8", "12"])
+
+
+class GraphTest(tf.test.TestCase, parameterized.TestCase):
+  """What a TPU would run: it can be built here, though not run."""
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def ops(self, num_shards, *more):
+    """Returns the kinds of all operations of the graph that trains."""
+    built = build(*more)
+    model_fn = estimator.make_model_fn(built.make_step, self.get_temp_dir())
+    with tf.Graph().as_default() as graph:
+      images, labels, _ = testing.batch(2, built.spec)
+      with tpu_function.tpu_shard_context(num_shards):
+        model_fn(images, labels, TRAIN, {})
+    made = graph.as_graph_def()
+    nodes = [made.node, *(f.node_def for f in made.library.function)]
+    return built.step, [node.op for part in nodes for node in part]
+
+  def test_every_gradient_and_state_is_summed_over_the_replicas(self):
+    step, ops = self.ops(4)
+    nets = [player.net for player in step.players.values()]
+    # Weights bring their gradient, all others themselves.
+    num = sum(len(net.variables) for net in nets)
+    self.assertEqual(ops.count("CrossReplicaSum"), num)
+
+  def test_replicas_that_train_alone_send_nothing(self):
+    alone = "experiment.player.exchange = @exchange.Exchange"
+    _, ops = self.ops(4, alone)
+    self.assertNotIn("CrossReplicaSum", ops)
+    self.assertIn("XlaReplicaId", ops)
+
+  def test_every_replica_draws_its_own_noise(self):
+    _, ops = self.ops(4)
+    self.assertIn("XlaReplicaId", ops)
+    self.assertNotIn("RandomStandardNormal", ops)
+
+  def test_elsewhere_there_is_nothing_of_a_tpu(self):
+    _, ops = self.ops(None)
+    self.assertNotIn("CrossReplicaSum", ops)
+    self.assertNotIn("XlaReplicaId", ops)
+    self.assertIn("AssignSubVariableOp", ops)
+
+  def test_a_scheme_that_a_tpu_cannot_keep_is_refused(self):
+    built = build("experiment.player.exchange = @exchange.Periodic")
+    with self.assertRaisesRegex(
+      ValueError, "`Periodic` of `g` lets replicas differ: take `AllReduce`"
+    ):
+      built.estimator(self.get_temp_dir(), tpu=object())
+    built.estimator(self.get_temp_dir())
+
+
+class Deployment:
+  """Which replicas the second of three hosts feeds, in TensorFlow's words."""
+
+  num_replicas = 12
+
+  def current_input_fn_deployment(self):
+    return "/cpu:0", 1, 3, 4
+
+
+class InputFnTest(tf.test.TestCase):
+  def test_each_host_feeds_its_own_replicas(self):
+    asked = []
+
+    def input_fn(params):
+      asked.append(params)
+      return tf.data.Dataset.from_tensors((tf.zeros([2]), tf.ones([2])))
+
+    made = estimator.make_input_fn(input_fn, start_step=7)
+    data = made(dict(batch_size=2, context=Deployment()))
+    self.assertLen(data.element_spec, 2)
+    made(dict(batch_size=24))
+    self.assertEqual(
+      asked,
+      [
+        dict(batch_size=2, start_step=7, num_shares=12, shares=range(4, 8)),
+        dict(batch_size=24, start_step=7),
+      ],
+    )
+
+  def test_without_labels_there_are_bare_images(self):
+    images = tf.data.Dataset.from_tensors((tf.zeros([2]),))
+    data = estimator.make_input_fn(lambda params: images, 0)({"batch_size": 2})
+    self.assertEqual(data.element_spec, tf.TensorSpec([2]))
+
+
+if __name__ == "__main__":
+  testing.main()

@@ -1,0 +1,343 @@
+"""Several processes train as one: real ones, started by the launcher."""
+
+import gc
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf import run
+from paragan_tf.engine import strategies
+from paragan_tf.outputs import checkpoints, records
+from tests import run_test, testing, train_test
+from tools import launch
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ALL_REDUCE = ["from paragan_tf.nets import linear", *run_test.LINEAR]
+SCHEMES = {
+  "all_reduce": ALL_REDUCE,
+  "every_other_step": [ALL_REDUCE[0], *run_test.EVERY_OTHER_STEP],
+}
+ASYNC = [ALL_REDUCE[0], *run_test.ASYNC]
+# Neither the batch nor the steps above divide the epoch.
+NUM_IMAGES, BATCH_SIZE = 20, 8
+
+
+def bindings(num_steps, *more):
+  """Returns the config of a tiny run."""
+  return [*run_test.TINY, f"run.Run.num_steps = {num_steps}", *more]
+
+
+def values(folder):
+  """Returns all that is in the newest checkpoint of a run."""
+  path = checkpoints.Checkpoints(str(folder)).latest()
+  read = tf.train.load_checkpoint(path)
+  return {key: read.get_tensor(key) for key in read.get_variable_to_shape_map()}
+
+
+def start(*command):
+  """Starts Python with its output caught."""
+  return subprocess.Popen(
+    [sys.executable, *command],
+    cwd=ROOT,
+    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def start_training(num_workers, num_cpu_replicas, folder, config):
+  """Starts the launcher as a user does."""
+  return start(
+    *("-m", "tools.launch", f"--num_workers={num_workers}", "--"),
+    "--gin_file=gin/runs/fashion.gin",
+    f"--num_cpu_replicas={num_cpu_replicas}",
+    f"--model_dir={folder}",
+    *(f"--gin_bindings={binding}" for binding in config),
+  )
+
+
+def end(process, seconds=300.0):
+  """Returns what a process says until it ends, which it does without fault."""
+  try:
+    out, _ = process.communicate(timeout=seconds)
+  finally:
+    process.kill()
+  if process.returncode:
+    raise AssertionError(f"Exit code {process.returncode}:\n{out}")
+  return out
+
+
+class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(cls.get_temp_dir(cls()), "processes")
+    cls.folder.mkdir()
+    cls.stop_early()
+    cls.launch_jobs(
+      *(cls.job(f"whole_{name}", 20, more) for name, more in SCHEMES.items()),
+      *(cls.job(f"parts_{name}", 10, more) for name, more in SCHEMES.items()),
+      ["read", str(cls.folder / "read"), bindings(20, *cls.numbered_images())],
+      ["meet", str(cls.folder / "meet"), []],
+    )
+    cls.launch_jobs(
+      *(cls.job(f"parts_{name}", 20, more) for name, more in SCHEMES.items()),
+      cls.job("stopped", cls.stopped_at + 4, ALL_REDUCE),
+    )
+    config = bindings(20, *ALL_REDUCE)
+    end(start_training(4, 1, cls.folder / "four_processes", config))
+
+  @classmethod
+  def job(cls, name, num_steps, more):
+    return ["train", str(cls.folder / name), bindings(num_steps, *more)]
+
+  @classmethod
+  def launch_jobs(cls, *jobs):
+    """Gives jobs to two processes of two replicas each."""
+    path = cls.folder / "jobs.json"
+    path.write_text(json.dumps([2, jobs]))
+    code = (
+      "import sys; from tools import launch\n"
+      "command = [sys.executable, '-m', 'tests.process_worker', sys.argv[1]]\n"
+      "sys.exit(launch.run(command, 2))"
+    )
+    end(start("-c", code, str(path)))
+
+  @classmethod
+  def stop_early(cls):
+    """Starts two processes, and sends SIGTERM as soon as they train."""
+    config = bindings(10**6, *ALL_REDUCE, "run.Run.save_every = 1000000")
+    launcher = start_training(2, 2, cls.folder / "stopped", config)
+    lines = []
+    while "] step " not in "".join(lines[-1:]):
+      lines.append(launcher.stdout.readline())
+      if not lines[-1]:
+        break
+    launcher.send_signal(signal.SIGTERM)
+    cls.words = "".join(lines) + end(launcher)
+    latest = checkpoints.Checkpoints(str(cls.folder / "stopped")).latest()
+    cls.stopped_at = int(latest.split("-")[-1])
+
+  @classmethod
+  def numbered_images(cls):
+    """Makes a file of images whose pixels are their number."""
+    path = cls.folder / "numbered.npz"
+    numbers = np.arange(NUM_IMAGES + 2, dtype=np.uint8)
+    pixels = np.tile(numbers[:, None, None], [1, 8, 8])
+    np.savez(path, images=pixels, labels=numbers % 3)
+    return (
+      *ALL_REDUCE,
+      "input_fn.InputFn.source = @sources.npz",
+      "input_fn.InputFn.resolution = 8",
+      f"sources.npz.path = '{path}'",
+      "sources.npz.num_heldout = 2",
+      f"experiment.Experiment.batch_size = {BATCH_SIZE}",
+    )
+
+  def setUp(self):
+    super().setUp()
+    self.own = os.path.join(self.get_temp_dir(), self.id())
+
+  def tearDown(self):
+    gin.clear_config()
+    gc.collect()
+    super().tearDown()
+
+  def assert_equal(self, got, expected, atol):
+    self.assertEqual(got.keys(), expected.keys())
+    for name, value in expected.items():
+      self.assertAllClose(got[name], value, rtol=0, atol=atol, msg=name)
+
+  @parameterized.parameters(*SCHEMES)
+  def test_processes_come_to_the_values_of_one(self, scheme):
+    run_test.run(testing.strategy(), self.own, 20, *SCHEMES[scheme][1:])
+    expected = values(self.own)
+    self.assertEqual(expected["global_step"], 20)
+    self.assert_equal(values(self.folder / f"whole_{scheme}"), expected, 1e-6)
+    if scheme == "all_reduce":
+      self.assert_equal(values(self.folder / "four_processes"), expected, 1e-6)
+
+  @pytest.mark.soak
+  def test_g_and_d_apart_come_to_the_values_of_one(self):
+    run_test.run(testing.strategy(), self.own, 20, *run_test.ASYNC)
+    expected = values(self.own)
+    self.launch_jobs(
+      self.job("whole_async", 20, ASYNC), self.job("parts_async", 10, ASYNC)
+    )
+    self.launch_jobs(self.job("parts_async", 20, ASYNC))
+    end(start_training(4, 1, self.folder / "four_async", bindings(20, *ASYNC)))
+    for name in ("whole", "parts", "four"):
+      self.assert_equal(values(self.folder / f"{name}_async"), expected, 1e-6)
+
+  @parameterized.parameters(*SCHEMES)
+  def test_stop_and_go_on_equals_going_on_bit_for_bit(self, scheme):
+    expected = values(self.folder / f"whole_{scheme}")
+    got = values(self.folder / f"parts_{scheme}")
+    self.assertEqual(expected.keys(), got.keys())
+    for name, value in expected.items():
+      self.assertAllEqual(got[name], value, name)
+    steps = [x["step"] for x in records.read(self.folder / f"parts_{scheme}")]
+    self.assertEqual(steps, [4, 8, 12, 16, 20])
+
+  def test_the_checkpoint_has_what_every_process_learned(self):
+    read = values(self.folder / "whole_every_other_step")
+    self.assertEqual(read["global_step"], 20)
+    # What is averaged is the same after each second step, the rest is not.
+    for name, is_averaged in (
+      ("g/linear/weight/w", True),
+      ("d/linear/weight/u", True),
+      ("g_ema/linear/weight/w", False),
+      ("g_optimizer/g/linear/weight/w/m", False),
+      ("d_optimizer/d/linear/weight/w/v", False),
+    ):
+      copies = [read[name]] + [read[f"{name}/replica_{i}"] for i in (1, 2, 3)]
+      self.assertNotIn(f"{name}/replica_4", read)
+      self.assertEqual(np.ptp(copies, 0).max() == 0, is_averaged, name)
+    agreed = values(self.folder / "whole_all_reduce")
+    self.assertEmpty([name for name in agreed if "replica" in name])
+
+  def test_equal_state_of_two_processes_goes_on_in_one(self):
+    shutil.copytree(self.folder / "parts_all_reduce", self.own)
+    made = run_test.run(run_test.ONE("/cpu:0"), self.own, 24, *run_test.LINEAR)
+    self.assertEqual(made.done, 24)
+
+  def test_replicas_own_state_is_refused_elsewhere_by_name(self):
+    folder = str(self.folder / "parts_every_other_step")
+    with self.assertRaisesRegex(
+      ValueError,
+      "has 4 replicas' own `.*/.*` and this run has 1 replicas.*start 4 of",
+    ):
+      run_test.run(
+        run_test.ONE("/cpu:0"), folder, 24, *run_test.EVERY_OTHER_STEP
+      )
+
+  def test_no_image_comes_twice_in_an_epoch(self):
+    ids = [
+      np.array(json.loads((self.folder / f"read/{i}.json").read_text()))
+      for i in range(2)
+    ]
+    share = BATCH_SIZE // 4
+    self.assertEqual([x.shape for x in ids], [(10, 2, share)] * 2)
+    # The order of all images: by step, then by replica.
+    order = np.concatenate(ids, 1).ravel()
+    owner = np.concatenate([0 * ids[0], 1 + 0 * ids[1]], 1).ravel()
+    epochs = [
+      order[start : start + NUM_IMAGES]
+      for start in range(0, len(order), NUM_IMAGES)
+    ]
+    self.assertLen(epochs, 4)
+    for i, epoch in enumerate(epochs):
+      self.assertCountEqual(epoch, range(NUM_IMAGES))
+      owners = owner[i * NUM_IMAGES :][:NUM_IMAGES]
+      first, second = (set(epoch[owners == place]) for place in range(2))
+      self.assertEmpty(first & second)
+      self.assertGreater(min(len(first), len(second)), NUM_IMAGES // 3)
+    self.assertNotAllEqual(epochs[0], epochs[1])
+
+  def test_processes_decide_together(self):
+    for i in range(2):
+      decided = json.loads((self.folder / f"meet/{i}.json").read_text())
+      self.assertEqual(decided.pop("place"), [i, 2, 2])
+      expected = dict(nobody=False, one=True, same=True, not_same=False)
+      self.assertEqual(decided, expected)
+
+  def test_a_stop_is_taken_by_all_at_one_step_and_saved(self):
+    for i in range(2):
+      self.assertIn(f"[worker {i}] Stopping after this loop", self.words)
+    self.assertIn(f"Stopped at step {self.stopped_at};", self.words)
+    self.assertNotIn("Traceback", self.words)
+    self.assertBetween(self.stopped_at, 4, 10**6 - 4)
+    # The same folder went on from there.
+    learned = values(self.folder / "stopped")
+    self.assertEqual(learned["global_step"], self.stopped_at + 4)
+    steps = [line["step"] for line in records.read(self.folder / "stopped")]
+    self.assertEqual(steps, list(range(4, self.stopped_at + 5, 4)))
+
+
+def tf_config(*addresses):
+  """Returns an environment of a cluster, of which we are the first."""
+  task = {"type": "worker", "index": 0}
+  cluster = {"cluster": {"worker": addresses}, "task": task}
+  return {"TF_CONFIG": json.dumps(cluster)}
+
+
+class RefusedTest(tf.test.TestCase, parameterized.TestCase):
+  """What cannot be trained on is one sentence, and leaves no folder."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = os.path.join(self.get_temp_dir(), self.id())
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  @parameterized.named_parameters(
+    ("not_json", {"TF_CONFIG": "{"}, [], "`TF_CONFIG` must be JSON"),
+    (
+      "never_joins",
+      tf_config(*(f"127.0.0.1:{p}" for p in launch._free_ports(2))),
+      ["--join_timeout=1"],
+      r"Worker\(s\) at 127.0.0.1:\d+ did not join within 1 s",
+    ),
+    (
+      "no_tpu",
+      {},
+      ["--tpu=local", "--engine=tpu_estimator"],
+      "`tpu` 'local' cannot be reached .this machine has no TPU",
+    ),
+  )
+  def test_the_program_says_it_in_a_sentence(self, environment, flags, words):
+    with mock.patch.dict(os.environ, environment):
+      process = train_test.train(f"--model_dir={self.folder}", *flags)
+    train_test.TrainTest.assert_refused(self, process, words)
+    self.assertFalse(os.path.exists(self.folder))
+
+  @parameterized.named_parameters(
+    (
+      "no_task",
+      {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:2"]}}'},
+      dict(),
+      "which `task` this process is",
+    ),
+    (
+      "never_joins",
+      tf_config(*(f"127.0.0.1:{p}" for p in launch._free_ports(2))),
+      dict(join_timeout=0.1),
+      "did not join within 0.1 s",
+    ),
+    ("no_tpu", {}, dict(tpu="local"), "this machine has no TPU"),
+    ("no_answer", {}, dict(tpu="grpc://127.0.0.1:9"), "refused"),
+  )
+  def test_it_is_said_before_anything_is_made(self, environment, wish, words):
+    for engine in ("strategy", "tpu_estimator"):
+      if engine == "tpu_estimator" and "join_timeout" in wish:
+        words = "on one CPU device, got several .*processes"
+      with (
+        mock.patch.dict(os.environ, environment),
+        self.assertRaisesRegex(ValueError, words),
+      ):
+        run.prepare(
+          ["gin/runs/smoke.gin"],
+          [],
+          self.folder,
+          strategies.Wish(**wish),
+          engine,
+        )
+    self.assertFalse(os.path.exists(self.folder))
+
+
+if __name__ == "__main__":
+  testing.main()

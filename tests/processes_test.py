@@ -1,0 +1,55 @@
+"""What processes decide together; real ones meet in `multi_process_test`."""
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine.processes import Processes
+from tests import testing
+
+
+class Meeting(Processes):
+  """One of two processes, the other of which gives `theirs`."""
+
+  def __init__(self, *theirs):
+    super().__init__(tf.distribute.get_strategy())
+    self.theirs = list(theirs)
+    self.count = 2
+
+  def _mean(self, value):
+    return 0.5 * (value + self.theirs.pop(0))
+
+
+class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("one_replica", tf.distribute.get_strategy, 1),
+    ("four_replicas", testing.strategy, 4),
+  )
+  def test_alone_it_is_the_chief_and_decides_itself(self, strategy, num):
+    alone = Processes(strategy())
+    self.assertEqual((alone.index, alone.count), (0, 1))
+    self.assertEqual(alone.num_local_replicas, num)
+    self.assertTrue(alone.is_chief)
+    self.assertTrue(alone.any(True))
+    self.assertFalse(alone.any(False))
+    self.assertTrue(alone.same(3))
+    x = tf.constant([1.0, 2.0])
+    self.assertIs(alone.mean(x), x)
+    alone.wait()
+
+  def test_one_that_says_so_is_enough(self):
+    self.assertFalse(Meeting(False).any(False))
+    self.assertTrue(Meeting(True).any(False))
+    self.assertTrue(Meeting(False).any(True))
+
+  def test_same_is_the_same_for_all(self):
+    # The second number is what the other one found out.
+    self.assertTrue(Meeting(5, False).same(5))
+    self.assertFalse(Meeting(6, True).same(5))
+
+  def test_all_learn_that_two_of_them_differ(self):
+    # We have the mean by chance, so the difference is seen by others only.
+    self.assertFalse(Meeting(5, True).same(5))
+
+
+if __name__ == "__main__":
+  testing.main()
