@@ -208,10 +208,14 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     agreed = values(self.folder / "whole_all_reduce")
     self.assertEmpty([name for name in agreed if "replica" in name])
 
-  def test_equal_state_of_two_processes_goes_on_in_one(self):
+  def test_equal_state_of_two_processes_goes_on_in_one_and_on_four(self):
     shutil.copytree(self.folder / "parts_all_reduce", self.own)
-    made = run_test.run(run_test.ONE("/cpu:0"), self.own, 24, *run_test.LINEAR)
-    self.assertEqual(made.done, 24)
+    for strategy, step in (
+      (run_test.ONE("/cpu:0"), 24),
+      (testing.strategy(), 28),
+    ):
+      made = run_test.run(strategy, self.own, step, *run_test.LINEAR)
+      self.assertEqual(made.done, step)
 
   def test_replicas_own_state_is_refused_elsewhere_by_name(self):
     folder = str(self.folder / "parts_every_other_step")
@@ -266,11 +270,24 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(steps, list(range(4, self.stopped_at + 5, 4)))
 
 
-def tf_config(*addresses):
-  """Returns an environment of a cluster, of which we are the first."""
-  task = {"type": "worker", "index": 0}
-  cluster = {"cluster": {"worker": addresses}, "task": task}
-  return {"TF_CONFIG": json.dumps(cluster)}
+def alone():
+  """Returns an environment with nothing."""
+  return {}
+
+
+def not_json():
+  """Returns an environment that cannot be read."""
+  return {"TF_CONFIG": "{"}
+
+
+def no_task():
+  """Returns an environment that does not say who we are."""
+  return {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:2"]}}'}
+
+
+def one_of_two():
+  """Returns the environment of a process whose fellow never comes."""
+  return launch.environments(2)[0]
 
 
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):
@@ -285,48 +302,43 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     super().tearDown()
 
   @parameterized.named_parameters(
-    ("not_json", {"TF_CONFIG": "{"}, [], "`TF_CONFIG` must be JSON"),
+    ("not_json", not_json, [], "`TF_CONFIG` must be JSON"),
     (
       "never_joins",
-      tf_config(*(f"127.0.0.1:{p}" for p in launch._free_ports(2))),
+      one_of_two,
       ["--join_timeout=1"],
       r"Worker\(s\) at 127.0.0.1:\d+ did not join within 1 s",
     ),
     (
       "no_tpu",
-      {},
+      alone,
       ["--tpu=local", "--engine=tpu_estimator"],
       "`tpu` 'local' cannot be reached .this machine has no TPU",
     ),
   )
   def test_the_program_says_it_in_a_sentence(self, environment, flags, words):
-    with mock.patch.dict(os.environ, environment):
+    with mock.patch.dict(os.environ, environment()):
       process = train_test.train(f"--model_dir={self.folder}", *flags)
     train_test.TrainTest.assert_refused(self, process, words)
     self.assertFalse(os.path.exists(self.folder))
 
   @parameterized.named_parameters(
-    (
-      "no_task",
-      {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:2"]}}'},
-      dict(),
-      "which `task` this process is",
-    ),
+    ("no_task", no_task, dict(), "which `task` this process is"),
     (
       "never_joins",
-      tf_config(*(f"127.0.0.1:{p}" for p in launch._free_ports(2))),
+      one_of_two,
       dict(join_timeout=0.1),
       "did not join within 0.1 s",
     ),
-    ("no_tpu", {}, dict(tpu="local"), "this machine has no TPU"),
-    ("no_answer", {}, dict(tpu="grpc://127.0.0.1:9"), "refused"),
+    ("no_tpu", alone, dict(tpu="local"), "this machine has no TPU"),
+    ("no_answer", alone, dict(tpu="grpc://127.0.0.1:9"), "refused"),
   )
   def test_it_is_said_before_anything_is_made(self, environment, wish, words):
     for engine in ("strategy", "tpu_estimator"):
       if engine == "tpu_estimator" and "join_timeout" in wish:
         words = "on one CPU device, got several .*processes"
       with (
-        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(os.environ, environment()),
         self.assertRaisesRegex(ValueError, words),
       ):
         run.prepare(

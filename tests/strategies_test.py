@@ -1,5 +1,8 @@
 """Variables belong to their replica, and the choice says why."""
 
+import os
+from unittest import mock
+
 import tensorflow as tf
 
 from paragan_tf import collectives
@@ -44,6 +47,24 @@ class StrategiesTest(tf.test.TestCase):
     with strategies.scope(choice.strategy):
       w = tf.Variable(1.0, name="w")
     self.assertLen(strategies.copies(choice.strategy, w), 1)
+
+  def test_a_cluster_of_one_is_one_process(self):
+    one = (
+      '{"cluster": {"worker": ["127.0.0.1:1"]}, '
+      '"task": {"type": "worker", "index": 0}}'
+    )
+    for text in (one, '{"cluster": {}}'):
+      with mock.patch.dict(os.environ, TF_CONFIG=text):
+        choice = strategies.choose(strategies.Wish(num_cpu_replicas=1))
+      self.assertIsInstance(choice.strategy, tf.distribute.OneDeviceStrategy)
+      self.assertIn("one device", choice.reason)
+
+  def test_a_cluster_that_cannot_be_read_is_told_before_a_choice(self):
+    with (
+      mock.patch.dict(os.environ, TF_CONFIG="{"),
+      self.assertRaisesRegex(ValueError, "`TF_CONFIG` must be JSON"),
+    ):
+      strategies.choose()
 
   def test_a_negative_count_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`num_cpu_replicas`.* got -1"):
