@@ -1,4 +1,4 @@
-"""The benchmark as a user meets it: a real process, its words and codes."""
+"""The benchmark as a user meets it: its words, its codes and its figures."""
 
 import json
 import os
@@ -7,7 +7,12 @@ import subprocess
 import sys
 import tempfile
 
-from absl.testing import absltest
+import numpy as np
+import tensorflow as tf
+
+from tools.suites import engines_figures, step_figures
+from tools.suites.engines_sides import Split
+from tools.suites.work import Work
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -39,7 +44,7 @@ def _run(*args):
   )
 
 
-class BenchmarkTest(absltest.TestCase):
+class BenchmarkTest(tf.test.TestCase):
   def setUp(self):
     super().setUp()
     folder = tempfile.TemporaryDirectory()
@@ -89,5 +94,127 @@ class BenchmarkTest(absltest.TestCase):
       self.assertEmpty(process.stdout)
 
 
+class StepFiguresTest(tf.test.TestCase):
+  def figures(self):
+    results = {
+      # Two steps of eight images in each of three rounds.
+      "ours": np.array([1.0, 2.0, 4.0]),
+      "tfgan": np.array([1.5, 4.0, 6.0]),
+      "tfgan_session": np.array([1.0, 3.0, 5.0]),
+      "tfgan_plain": np.array([2.0, 6.0, 16.0]),
+      "peak": np.array([10e9, 20e9, 10e9]),
+    }
+    works = {
+      "ours": Work(2e9, 5e9),
+      "tfgan": Work(4e9, 6e9),
+      "tfgan_session": Work(3e9, 5e9),
+      "tfgan_plain": Work(5e9, 5e9),
+    }
+    return step_figures.gather(results, works, num_steps=2, images=8)
+
+  def test_ratios_are_taken_within_a_round(self):
+    figures = self.figures()
+    # 1.5 / 1, 4 / 2, 6 / 4; the ratio of the medians would be 2.
+    self.assertAllClose(figures["vs_tfgan"], 1.5)
+    self.assertAllClose(figures["vs_tfgan_low"], 1.5)
+    self.assertAllClose(figures["vs_tfgan_high"], 1.75)
+    self.assertAllClose(figures["vs_tfgan_session"], 1.25)  # 1, 1.5, 1.25
+    self.assertAllClose(figures["vs_tfgan_plain"], 3.0)  # 2, 3, 4
+
+  def test_speeds_count_all_images_of_a_round(self):
+    figures = self.figures()
+    self.assertAllClose(figures["images_per_second"], 8.0)  # 16, 8, 4
+    self.assertAllClose(figures["images_per_second_low"], 6.0)
+    self.assertAllClose(figures["images_per_second_high"], 12.0)
+    self.assertAllClose(figures["tfgan_images_per_second"], 4.0)
+
+  def test_work_is_two_operations_a_multiply_add(self):
+    figures = self.figures()
+    self.assertAllClose(figures["gflops_per_step"], 4.0)
+    self.assertAllClose(figures["gflops_per_step_as_written"], 10.0)
+    self.assertAllClose(figures["tfgan_gflops_per_step"], 8.0)
+    self.assertAllClose(figures["tfgan_session_gflops_per_step"], 6.0)
+    self.assertAllClose(figures["tfgan_plain_gflops_per_step"], 10.0)
+    self.assertAllClose(figures["vs_tfgan_per_flop"], 1.5 * 2 / 4)
+
+  def test_fraction_of_peak_counts_what_is_executed(self):
+    figures = self.figures()
+    # 4e9 multiply-adds in 1, 2 and 4 s, of 10e9, 20e9 and 10e9 a second.
+    self.assertAllClose(figures["fraction_of_peak"], 0.1)
+    self.assertAllClose(figures["fraction_of_peak_high"], 0.25)
+    self.assertAllClose(figures["peak_gflops"], 20.0)
+    self.assertAllClose(figures["best_peak_gflops"], 40.0)
+
+  def test_the_table_has_a_line_for_each_side(self):
+    figures = {**self.figures(), "load_before": 0.5}
+    lines = step_figures.table(figures).splitlines()
+    self.assertRegex(lines[1], r"^ours +8\.0 \(6\.0 - 12\.0\) +4\.0$")
+    self.assertRegex(
+      lines[2], r"GANEstimator +4\.0 .* 8\.0 +1\.50 \(1\.50 - 1\.75\)$"
+    )
+    self.assertRegex(lines[4], r"papers .* 10\.0 +3\.00 \(2\.50 - 3\.50\)$")
+    self.assertEqual(lines[-1], "rounds 3 of 2 step(s) a side; load 0.5 before")
+
+
+class EnginesFiguresTest(tf.test.TestCase):
+  def figures(self):
+    host = np.array(
+      [
+        Split(wall=10.0, program=9.0, wait=1.0, num_steps=18),
+        Split(wall=20.0, program=19.5, wait=0.5, num_steps=20),
+        Split(wall=40.0, program=39.0, wait=3.0, num_steps=20),
+      ]
+    )
+    results = {
+      # Two steps in each of three rounds.
+      "one": np.array([1.0, 2.0, 4.0]),
+      "no_exchange": np.array([1.0, 4.0, 5.0]),
+      "all_reduce": np.array([2.0, 2.5, 8.0]),
+      "every_other_step": np.array([1.25, 4.0, 5.0]),
+    }
+    images = {name: 8 if name == "one" else 16 for name in results}
+    return engines_figures.gather(host, results, images, num_steps=2)
+
+  def test_the_host_adds_what_is_not_in_the_steps(self):
+    figures = self.figures()
+    # 2 of 10 s, 1 of 20 s, 4 of 40 s.
+    self.assertAllClose(figures["host_overhead"], 0.1)
+    self.assertAllClose(figures["host_overhead_low"], 0.075)
+    self.assertAllClose(figures["host_overhead_high"], 0.15)
+    self.assertAllClose(figures["host_milliseconds_per_call"], 1000.0)
+    self.assertAllClose(figures["host_milliseconds_per_call_low"], 750.0)
+    self.assertAllClose(figures["input_wait"], 0.075)  # 0.1, 0.025, 0.075
+    self.assertAllClose(figures["seconds_per_step"], 1.0)
+    self.assertEqual(figures["steps_per_call"], 20)
+
+  def test_scaling_is_against_twice_one_within_a_round(self):
+    figures = self.figures()
+    # As twice the images: 1 / 2, 2 / 2.5, 4 / 8.
+    self.assertAllClose(figures["weak_scaling_2"], 0.5)
+    self.assertAllClose(figures["weak_scaling_2_low"], 0.5)
+    self.assertAllClose(figures["weak_scaling_2_high"], 0.65)
+    # 1 / 1.25, 2 / 4, 4 / 5 and 1 / 1, 2 / 4, 4 / 5.
+    self.assertAllClose(figures["weak_scaling_2_every_other_step"], 0.8)
+    self.assertAllClose(figures["weak_scaling_2_no_exchange"], 0.8)
+    self.assertAllClose(figures["one_images_per_second"], 8.0)  # 16, 8, 4
+    self.assertAllClose(figures["all_reduce_images_per_second"], 12.8)
+
+  def test_the_table_has_a_line_for_each_side(self):
+    figures = {**self.figures(), "load_before": 0.5}
+    lines = engines_figures.table(figures).splitlines()
+    self.assertRegex(lines[1], r"^one .* 8\.0 \(6\.0 - 12\.0\)$")
+    self.assertRegex(lines[2], r"^two, gradients .* 0\.50 \(0\.50 - 0\.65\)$")
+    self.assertLen(lines, 8)
+    self.assertRegex(
+      lines[6],
+      r"10\.00% \(7\.50% - 15\.00%\) of the time: 1000\.0 \(.*\) ms a call of "
+      r"20 steps, 1\.00 s each; 7\.50% is waiting",
+    )
+    self.assertEqual(
+      lines[7],
+      "rounds 3 calls, then 3 of 2 steps a side; load 0.5 before",
+    )
+
+
 if __name__ == "__main__":
-  absltest.main()
+  tf.test.main()

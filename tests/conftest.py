@@ -3,6 +3,8 @@
 import os
 import threading
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 
 def pytest_configure(config):
   if _is_worker(config) or not config.getoption("numprocesses", None):

@@ -71,7 +71,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
     ("one_replica", lambda: ONE("/cpu:0"), ()),
-    ("four_replicas", testing.strategy, ()),
+    ("four_replicas", testing.strategy, LINEAR),
     ("four_every_other_step", testing.strategy, EVERY_OTHER_STEP),
     ("one_async", lambda: ONE("/cpu:0"), ASYNC),
     ("four_async", testing.strategy, ASYNC),
