@@ -1,5 +1,6 @@
 """A whole run: what it leaves, and that it goes on bit for bit."""
 
+import gc
 import os
 
 import gin
@@ -46,6 +47,10 @@ def run(strategy, folder, num_steps, *more):
   made = Run(experiment.Experiment(strategy), folder)
   made.open()
   made()
+  # TensorFlow may take minutes to end an iterator from within a replica's
+  # thread, where Python would collect it some time.
+  made._inner = None
+  gc.collect()
   return made
 
 
