@@ -40,6 +40,24 @@ class Scores(NamedTuple):
   fake: tf.Tensor
 
 
+class Verdict(NamedTuple):
+  """All that D can say of images, by its method `judge`, if it has one.
+
+  Attributes:
+    logits: `[b]`, larger is more real; what calling D returns.
+    features: What the last layer sees, `[b, c]`.
+    classes: Class logits of an AC-GAN, `[b, num_classes]`.
+    embedding: The images' places in ContraGAN's space, `[b, e]`, unit length.
+    proxy: Their labels' places there, `[b, e]`, unit length.
+  """
+
+  logits: tf.Tensor
+  features: Optional[tf.Tensor] = None
+  classes: Optional[tf.Tensor] = None
+  embedding: Optional[tf.Tensor] = None
+  proxy: Optional[tf.Tensor] = None
+
+
 class Losses(NamedTuple):
   """What each player wants to be small, scalars."""
 
