@@ -8,6 +8,9 @@ from typing import List, Optional, Sequence, Union
 
 import tensorflow as tf
 
+# What a replica's value counts in a mean over all.
+Weight = Union[float, tf.Tensor]
+
 
 def num_replicas() -> int:
   """Returns how many replicas train together."""
@@ -33,18 +36,26 @@ def static_replica_id() -> Optional[int]:
 
 
 def mean(
-  values: Sequence[tf.Tensor], weight: Union[float, tf.Tensor] = 1.0
+  values: Sequence[tf.Tensor], weights: Optional[Sequence[Weight]] = None
 ) -> List[tf.Tensor]:
   """Returns the mean of each tensor over all replicas, the same on each.
 
-  `weight` is what this replica's value counts; the weights of all have mean 1.
+  All of them go in one message where the strategy allows it.
+
+  Args:
+    values: What this replica gives.
+    weights: What each of them counts, 1 by default; over all replicas the
+      weights of a value have mean 1.
   """
   values = list(values)
   num = num_replicas()
   if num == 1 or not values:
     return values
-  if not (isinstance(weight, float) and weight == 1.0):
-    values = [value * tf.cast(weight, value.dtype) for value in values]
+  if weights is not None and _copies_suffice():
+    context = tf.distribute.get_replica_context()
+    return context.merge_call(_weighted, args=(values, _Known(weights)))
+  if weights is not None:
+    values = [v * tf.cast(w, v.dtype) for v, w in zip(values, weights)]
   if _num_shards():
     return [tf.compat.v1.tpu.cross_replica_sum(value) / num for value in values]
   context = tf.distribute.get_replica_context()
@@ -81,6 +92,41 @@ def receive(
   rows = [value.shape[0] for value in values]
   first = sources[here]
   return [x[first * n : (first + 1) * n] for x, n in zip(gathered, rows)]
+
+
+class _Known:
+  """Weights of one replica, known while the step is traced."""
+
+  def __init__(self, weights: Sequence[Weight]):
+    self.weights = weights  # Not a tuple, which a strategy would take apart.
+
+
+def _copies_suffice() -> bool:
+  """Returns whether all replicas share one memory and are traced apart.
+
+  What one replica alone counts in is then handed on as it is.
+  """
+  if _num_shards() or static_replica_id() is None:
+    return False
+  extended = tf.distribute.get_strategy().extended
+  devices = extended.worker_devices
+  is_cpu = all("CPU:" in device.upper() for device in devices)
+  return is_cpu and len(devices) == num_replicas()
+
+
+def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:
+  """Returns the means over those who count. Cross-replica context."""
+  local = strategy.experimental_local_results
+  columns = zip(*(replica.weights for replica in local(known)))
+  means = []
+  for value, weights in zip(values, columns):
+    parts = [
+      v if w == len(weights) else (w / len(weights)) * v
+      for v, w in zip(local(value), weights)
+      if w
+    ]
+    means.append(parts[0] if len(parts) == 1 else tf.add_n(parts))
+  return means
 
 
 def _permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:

@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.python.tpu import tpu_function
 
+from paragan_tf import collectives
 from paragan_tf.engine import strategies
 from paragan_tf.engine.apart import Apart
 from paragan_tf.engine.step import Player, Step
@@ -31,15 +32,18 @@ def make_step(
   spectral=False,
   **options,
 ):
-  """Builds an asynchronous step of linear nets."""
+  """Builds an asynchronous step of linear nets; exchanges may differ."""
   made = schedule.Asynchronous(**options)
+  makes = make_exchange
+  if not isinstance(makes, dict):
+    makes = {"g": make_exchange, "d": make_exchange}
   with strategies.scope(strategy):
     g = linear.Generator(testing.SPEC, 0, name="g")
     twin = linear.Generator(testing.SPEC, 0, name="g_ema")
     d = linear.Discriminator(testing.SPEC, 0, spectral=spectral, name="d")
     players = [
-      Player(g, optimizers.SGD(g_rate, "g_optimizer"), make_exchange()),
-      Player(d, optimizers.SGD(d_rate, "d_optimizer"), make_exchange()),
+      Player(g, optimizers.SGD(g_rate, "g_optimizer"), makes["g"]()),
+      Player(d, optimizers.SGD(d_rate, "d_optimizer"), makes["d"]()),
     ]
     periods = {w: p.exchange.period for w, p in zip("gd", players)}
     return Step(
@@ -225,21 +229,47 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
     ("every_other_step", lambda: exchange.Periodic(2), 2),
     ("every_third_step", lambda: exchange.Periodic(3), 3),
   )
-  def test_a_cycle_talks_once_for_each_player(self, make, cycle):
+  def test_a_cycle_talks_once_for_both_players(self, make, cycle):
     step = make_step(testing.strategy(), make)
     self.assertEqual(step.cycle, cycle)
+    shared = self.collectives_of(step)
+    # In one memory copies do; elsewhere one message of each of the four.
+    self.assertEmpty(shared)
+    with mock.patch.object(collectives, "_copies_suffice", lambda: False):
+      self.assertEqual(self.collectives_of(step), ["CollectiveReduceV2"] * 4)
+
+  @parameterized.parameters(exchange.AllReduce, exchange.Periodic)
+  def test_copies_and_messages_come_to_the_same(self, make):
+    results = []
+    for copies in (True, False):
+      with mock.patch.object(collectives, "_copies_suffice", lambda: copies):
+        runner = Runner(make_step(testing.strategy(), make, spectral=True))
+        for t in range(4):
+          runner(t)
+      results.append(runner.weights())
+    for a, b in zip(*results):
+      self.assertAllClose(a, b, rtol=0, atol=1e-6)
+
+  def test_exchanges_that_differ_talk_apart(self):
+    makes = {"g": exchange.AllReduce, "d": lambda: exchange.Periodic(2)}
+    step = make_step(testing.strategy(), makes)
+    with mock.patch.object(collectives, "_copies_suffice", lambda: False):
+      # G's gradients twice, D's weights once.
+      found = self.collectives_of(step)
+    self.assertEqual(found, ["CollectiveReduceV2"] * 4 * 3)
+
+  def collectives_of(self, step):
+    """Returns the collectives of a whole cycle."""
 
     def whole_cycle(x, y):
-      for phase in range(cycle):
+      for phase in range(step.cycle):
         testing.strategy().run(step, (x, y, phase))
 
     shares = [data(0, r // 2, 2) for r in range(4)]
     x, y = (testing.distribute(part) for part in zip(*shares))
     traced = tf.function(whole_cycle, autograph=False)
     found = ops(traced.get_concrete_function(x, y).graph)
-    talks = [op for op in found if "Collective" in op]
-    # One for each player, on each of the four replicas.
-    self.assertEqual(talks, ["CollectiveReduceV2"] * 8)
+    return [op for op in found if "Collective" in op]
 
   def test_bytes_are_counted(self):
     sizes = {}

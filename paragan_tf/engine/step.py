@@ -7,8 +7,8 @@ Pseudo-code:
       for turn in turns:
         moves = each player's gradient at the same point
         for each player of the turn:
-          grads = exchange.before_update(grads, phase)
-          optimizer.apply(clipped grads, weights)
+          grads = exchange.before_update(grads, phase)    # in one go, where
+          optimizer.apply(clipped grads, weights)         # exchanges are alike
           exchange.after_update(weights, state, phase)
     the average of G follows
 
@@ -28,9 +28,10 @@ from paragan_tf.game.losses import LossFn
 from paragan_tf.game.optimizers import Optimizer
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Round, Schedule, moves
-from paragan_tf.sync.exchange import Exchange
+from paragan_tf.sync.exchange import Counts, Exchange
 from paragan_tf.types import Batch, Mode, Net
 
+Logs = Dict[str, tf.Tensor]
 MOVES = {"d": turns.d_move, "g": turns.g_move}
 _LOGGED = ("grad_norm", "loss", "rate", "update_ratio")
 
@@ -96,7 +97,7 @@ class Step(tf.Module):
 
   def __call__(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], phase: int
-  ) -> Dict[str, tf.Tensor]:
+  ) -> Logs:
     """Trains for one step on one replica.
 
     Args:
@@ -109,7 +110,7 @@ class Step(tf.Module):
       Scalars to log; their mean over all replicas is what they say.
     """
     count = tf.convert_to_tensor(self.count)
-    logs: Dict[str, tf.Tensor] = {}
+    logs: Logs = {}
     if self.apart is None:
       logs.update(self._rounds(images, labels, phase, count))
     else:
@@ -120,10 +121,8 @@ class Step(tf.Module):
     logs["exchange/bytes"] = tf.constant(float(self._num_bytes(phase)))
     return logs
 
-  def _rounds(
-    self, images, labels, phase: int, count: tf.Tensor
-  ) -> Dict[str, tf.Tensor]:
-    logs: Dict[str, tf.Tensor] = {}
+  def _rounds(self, images, labels, phase: int, count: tf.Tensor) -> Logs:
+    logs: Logs = {}
     used = -1
     for index, round_turns in enumerate(self.schedule.rounds):
       used += moves("d", round_turns)
@@ -132,9 +131,7 @@ class Step(tf.Module):
       logs.update(self._round(round_turns, batch, phase))
     return logs
 
-  def _round(
-    self, round_turns: Round, batch: Batch, phase: int
-  ) -> Dict[str, tf.Tensor]:
+  def _round(self, round_turns: Round, batch: Batch, phase: int) -> Logs:
     """Plays all turns on one batch of real images and one of fakes."""
     mode = Mode.TURN if moves("g", round_turns) else Mode.WATCH
     fakes = turns.draw(self.players["g"].net, batch, mode)
@@ -142,18 +139,17 @@ class Step(tf.Module):
     logs = {}
     for turn in round_turns:
       made = {who: MOVES[who](fakes, d, batch, self.loss_fn) for who in turn}
-      for who, move in made.items():
-        logs.update(self._update(who, Part(move), phase))
+      parts = {who: Part(move) for who, move in made.items()}
+      logs.update(self._update(parts, phase))
     return logs
 
   def _round_apart(
     self, apart: Apart, batch: Batch, phase: int, count: tf.Tensor
-  ) -> Dict[str, tf.Tensor]:
+  ) -> Logs:
     """Plays one turn of both, each on replicas of its own."""
     nets = {who: player.net for who, player in self.players.items()}
     parts, sent, logs = apart.play(nets, self.loss_fn, batch, phase, count)
-    for who, part in parts.items():
-      logs.update(self._update(who, part, phase, apart.damping(part)))
+    logs.update(self._update(parts, phase))
     apart.exchange(sent, phase, count)
     return logs
 
@@ -161,40 +157,84 @@ class Step(tf.Module):
     z_dim = self.players["g"].net.z_dim  # type: ignore[attr-defined]
     return noise.normal([size, z_dim], self.seed, count, f"z{index}")
 
-  def _update(
-    self, who: str, part: Part, phase: int, damping=1.0
-  ) -> Dict[str, tf.Tensor]:
-    """Moves one player, and lets its replicas agree; returns its logs."""
+  def _update(self, parts: Dict[str, Part], phase: int) -> Logs:
+    """Moves the players of a turn, and lets their replicas agree."""
+    groups = self._that_talk_together(sorted(parts))
+    grads: Dict[str, List[tf.Tensor]] = {}
+    for group in groups:
+      grads.update(self._before_update(group, parts, phase))
+    logs: Logs = {}
+    for who, part in parts.items():
+      logs.update(self._move(who, part, grads[who]))
+    for group in groups:
+      self._after_update(group, parts, phase)
+    return logs
+
+  def _that_talk_together(self, turn: List[str]) -> List[List[str]]:
+    if len(turn) == 2:
+      first, second = (self.players[who].exchange for who in turn)
+      if first.is_like(second):
+        return [turn]
+    return [[who] for who in turn]
+
+  def _before_update(self, group, parts, phase: int):
+    """Returns the gradients that each player of a group is to apply."""
+    own = {
+      who: _regularized(self.players[who], parts[who].move.grads)
+      for who in group
+    }
+    exchange = self.players[group[0]].exchange
+    counts = self._counts(group, parts)
+    shared = exchange.before_update(tf.nest.flatten(own), phase, counts)
+    return tf.nest.pack_sequence_as(own, shared)
+
+  def _after_update(self, group, parts, phase: int) -> None:
+    """Lets the replicas agree on the variables of a group's players."""
+    nets = [self.players[who].net for who in group]
+    self.players[group[0]].exchange.after_update(
+      [w for net in nets for w in net.trainable_variables],
+      [v for net in nets for v in _state(net)],
+      phase,
+      self._counts(group, parts),
+    )
+
+  def _counts(self, group, parts) -> Optional[Counts]:
+    """Returns what this replica counts in means, `None` if all count alike."""
+    if self.apart is None:
+      return None
+    counts = Counts([], [])
+    for who in group:
+      net, weight = self.players[who].net, parts[who].weight
+      counts.weights.extend(weight for _ in net.trainable_variables)
+      counts.state.extend(weight for _ in _state(net))
+    return counts
+
+  def _move(self, who: str, part: Part, grads: List[tf.Tensor]) -> Logs:
+    """Moves one player where it is played; returns its logs."""
     player = self.players[who]
-    weights = list(player.net.trainable_variables)
-    state = [v for v in player.net.variables if not v.trainable]
-    grads = _regularized(player, part.move.grads, weights)
-    grads = player.exchange.before_update(grads, phase, part.weight)
     norm = tf.linalg.global_norm(grads)
     if player.clip_norm is not None:
       grads, _ = tf.clip_by_global_norm(grads, player.clip_norm, norm)
+    damping = self.apart.damping(part) if self.apart else 1.0
     # Where gradients are shared, all replicas move, so that all stay equal.
-    plays = True if player.exchange.replicas_agree else part.plays
+    agrees = player.exchange.replicas_agree
     moved = _only_if(
-      plays, lambda: _moved(player.optimizer, grads, weights, damping)
+      agrees or part.plays, lambda: _moved(player, grads, damping)
     )
-    player.exchange.after_update(weights, state, phase, part.weight)
-    share = 1.0 if player.exchange.replicas_agree else part.weight
+    share = 1.0 if agrees else part.weight
+    rate = player.optimizer.rate() * tf.cast(damping, tf.float64)
     return {
       f"{who}/loss": part.weight * part.move.loss,
       f"{who}/grad_norm": share * norm,
       f"{who}/update_ratio": share * moved,
-      f"{who}/rate": tf.cast(
-        player.optimizer.rate() * tf.cast(damping, tf.float64), tf.float32
-      ),
+      f"{who}/rate": tf.cast(rate, tf.float32),
     }
 
   def _num_bytes(self, phase: int) -> int:
     """Returns what a replica gives to others in a phase, at most."""
     total = self.apart.num_bytes(phase) if self.apart else 0
     for player in self.players.values():
-      weights = player.net.trainable_variables
-      state = [v for v in player.net.variables if not v.trainable]
+      weights, state = player.net.trainable_variables, _state(player.net)
       times = 1 if self.apart else self._num_turns(player)
       total += times * player.exchange.num_bytes(weights, state, phase)
     return total
@@ -204,10 +244,15 @@ class Step(tf.Module):
     return sum(turn.count(who) for r in self.schedule.rounds for turn in r)
 
 
-def _regularized(player: Player, grads, weights) -> List[tf.Tensor]:
+def _state(net: Net) -> List[tf.Variable]:
+  return [v for v in net.variables if not v.trainable]
+
+
+def _regularized(player: Player, grads) -> List[tf.Tensor]:
   """Adds the gradient of what the weights cost."""
   if player.regularizer is None:
-    return grads
+    return list(grads)
+  weights = player.net.trainable_variables
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
     penalty = player.regularizer(weights)
@@ -215,9 +260,10 @@ def _regularized(player: Player, grads, weights) -> List[tf.Tensor]:
   return [g + m for g, m in zip(grads, more)]
 
 
-def _moved(optimizer: Optimizer, grads, weights, damping) -> tf.Tensor:
+def _moved(player: Player, grads, damping) -> tf.Tensor:
   """Moves the weights; returns how far, in parts of their norm."""
-  updates = optimizer.apply(grads, weights, damping)
+  weights = list(player.net.trainable_variables)
+  updates = player.optimizer.apply(grads, weights, damping)
   before = tf.linalg.global_norm(weights)
   ratio = tf.linalg.global_norm(updates) / tf.maximum(before, 1e-12)
   return tf.cast(ratio, tf.float32)

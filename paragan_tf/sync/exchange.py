@@ -2,25 +2,31 @@
 
 An exchange acts at two moments of an update, and leaves both alone by default:
 
-    grads = exchange.before_update(grads, phase, weight)          # on gradients
+    grads = exchange.before_update(grads, phase, counts)          # on gradients
     optimizer.apply(grads, weights)
-    exchange.after_update(weights, state, phase, weight)          # on variables
+    exchange.after_update(weights, state, phase, counts)          # on variables
 
 `phase` is a Python int, so whether to talk is settled when the step is traced.
 `state` is what a net carries beside its weights: batch-norm statistics and
-spectral-norm vectors. `weight` is what this replica counts in means: 1 where
+spectral-norm vectors. `counts` is what this replica counts in means: 1 where
 all replicas play a player; where only some do, more than 1 for those and 0 for
-the others.
+the others. Players that move in the same turn and whose exchanges are alike
+(`is_like`) talk in one go: the lists are then those of all of them.
 """
 
-from typing import List, Sequence, Union
+from typing import List, NamedTuple, Optional, Sequence
 
 import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
 
-Weight = Union[float, tf.Tensor]
+
+class Counts(NamedTuple):
+  """What this replica counts in the means of each tensor."""
+
+  weights: List[collectives.Weight]
+  state: List[collectives.Weight]
 
 
 @gin.register
@@ -42,10 +48,13 @@ class Exchange(tf.Module):
     super().__init__(name=name)
 
   def before_update(
-    self, grads: Sequence[tf.Tensor], phase: int, weight: Weight = 1.0
+    self,
+    grads: Sequence[tf.Tensor],
+    phase: int,
+    counts: Optional[Counts] = None,
   ) -> List[tf.Tensor]:
     """Returns the gradients to apply. Replica context."""
-    del phase, weight
+    del phase, counts
     return list(grads)
 
   def after_update(
@@ -53,10 +62,15 @@ class Exchange(tf.Module):
     weights: Sequence[tf.Variable],
     state: Sequence[tf.Variable],
     phase: int,
-    weight: Weight = 1.0,
+    counts: Optional[Counts] = None,
   ) -> None:
     """Changes the variables after the update. Replica context."""
-    del weights, state, phase, weight
+    del weights, state, phase, counts
+
+  def is_like(self, other: "Exchange") -> bool:
+    """Returns whether one of the two can talk for both."""
+    del other
+    return False
 
   def num_bytes(
     self,
@@ -76,15 +90,19 @@ class AllReduce(Exchange):
   replicas_agree = True
   talks = True
 
-  def before_update(self, grads, phase, weight=1.0):
+  def before_update(self, grads, phase, counts=None):
     """Returns the mean gradients."""
     del phase
-    return collectives.mean(grads, weight)
+    return collectives.mean(grads, counts and counts.weights)
 
-  def after_update(self, weights, state, phase, weight=1.0):
+  def after_update(self, weights, state, phase, counts=None):
     """Averages what each replica saw of its own batch."""
     del weights, phase
-    settle(state, weight)
+    settle(state, counts and counts.state)
+
+  def is_like(self, other):
+    """Returns whether the other one averages gradients too."""
+    return type(other) is type(self)
 
   def num_bytes(self, weights, state, phase):
     """Returns the size of gradients and state."""
@@ -104,10 +122,14 @@ class Periodic(Exchange):
       raise ValueError(f"`period` must be at least 1, got {period}.")
     self.period = period
 
-  def after_update(self, weights, state, phase, weight=1.0):
+  def after_update(self, weights, state, phase, counts=None):
     """Averages on the last step of each period."""
     if phase % self.period == self.period - 1:
-      settle([*weights, *state], weight)
+      settle([*weights, *state], counts and [*counts.weights, *counts.state])
+
+  def is_like(self, other):
+    """Returns whether the other one averages at the same steps."""
+    return type(other) is type(self) and other.period == self.period
 
   def num_bytes(self, weights, state, phase):
     """Returns the size of weights and state, on the last step of a period."""
@@ -121,10 +143,13 @@ def _num_bytes(variables: Sequence[tf.Variable]) -> int:
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)
 
 
-def settle(variables: Sequence[tf.Variable], weight: Weight = 1.0) -> None:
+def settle(
+  variables: Sequence[tf.Variable],
+  counts: Optional[Sequence[collectives.Weight]] = None,
+) -> None:
   """Gives every replica the mean of all. Replica context."""
   if collectives.num_replicas() == 1:
     return
   values = [tf.convert_to_tensor(variable) for variable in variables]
-  for variable, value in zip(variables, collectives.mean(values, weight)):
+  for variable, value in zip(variables, collectives.mean(values, counts)):
     variable.assign(value)
