@@ -242,7 +242,9 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
   def test_copies_and_messages_come_to_the_same(self, make):
     results = []
     for copies in (True, False):
-      with mock.patch.object(collectives, "_copies_suffice", lambda: copies):
+      with mock.patch.object(
+        collectives, "_copies_suffice", return_value=copies
+      ):
         runner = Runner(make_step(testing.strategy(), make, spectral=True))
         for t in range(4):
           runner(t)

@@ -17,12 +17,22 @@ from paragan_tf.engine import strategies
 from paragan_tf.run import Run
 
 
-def train(strategy, folder, bindings):
+def train(strategy, folder, bindings, should_stop=lambda run: False):
   """Trains in the folder, as the program does."""
   config.load(["gin/runs/fashion.gin"], bindings)
   made = Run(experiment.Experiment(strategy), folder)
   made.open()
-  made()
+  made(lambda: should_stop(made))
+  return made
+
+
+def stop(strategy, folder, bindings):
+  """Trains until one of the processes wants to stop, and writes where."""
+  index = experiment.Processes(strategy).index
+  made = train(
+    strategy, folder, bindings, lambda run: index == 1 and run.done >= 8
+  )
+  _write(os.path.join(folder, "stopped"), index, made.done)
   return made
 
 
@@ -67,7 +77,7 @@ def main():
   strategy = strategies.choose(
     strategies.Wish(num_cpu_replicas=num_cpu_replicas, join_timeout=60.0)
   ).strategy
-  kinds = {"train": train, "read": read, "meet": meet}
+  kinds = {"train": train, "stop": stop, "read": read, "meet": meet}
   made = [kinds[kind](strategy, *rest) for kind, *rest in jobs]
   # To end an iterator may take TensorFlow as long as that has lived, up to a
   # minute: leave without. The others may still need our last answer.
