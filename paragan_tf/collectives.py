@@ -4,7 +4,8 @@ Every function is for replica context, eager or traced. With one replica
 nothing is sent.
 """
 
-from typing import List, Optional, Sequence, Union
+import contextlib
+from typing import ContextManager, List, Optional, Sequence, Union
 
 import tensorflow as tf
 
@@ -33,6 +34,16 @@ def static_replica_id() -> Optional[int]:
     return None
   number = tf.get_static_value(replica_id())
   return None if number is None else int(number)
+
+
+def on_core(index: int) -> ContextManager:
+  """Places operations on one of the cores of this replica, if it has several.
+
+  That is a TPU driven by TPUEstimator with `num_cores_per_replica`.
+  """
+  if not _num_shards():
+    return contextlib.nullcontext()
+  return tf.device(tf.compat.v1.tpu.core(index))
 
 
 def mean(

@@ -80,6 +80,13 @@ class Experiment:
         f"`batch_size` must be a multiple of the {num} replicas, "
         f"got {batch_size}: take {max(1, round(batch_size / num)) * num}."
       )
+    g_batch_size = self._schedule.g_batch_size
+    num_replicas = strategy.num_replicas_in_sync
+    if not self._schedule.roles and (g_batch_size or 0) % num_replicas:
+      raise ValueError(
+        f"`g_batch_size` must be a multiple of the {num_replicas} replicas, "
+        f"got {g_batch_size}."
+      )
     self.strategy = strategy
     self.processes = Processes(strategy)
     self.batch_size = batch_size
@@ -159,11 +166,12 @@ class Experiment:
 
   def estimator(self, model_dir: str, tpu=None):
     """Returns a `TPUEstimator` of the run; `tpu` is where it trains, if any."""
-    if tpu is not None and self._schedule.roles:
+    on_cores = getattr(self._schedule, "on_cores", False)
+    if tpu is not None and self._schedule.roles and not on_cores:
       raise ValueError(
         "TPUEstimator keeps one value of each variable, and "
         f"`{type(self._schedule).__name__}` gives replicas a cache of their "
-        "own: take `--engine=strategy`."
+        "own: take `--engine=strategy`, or `on_cores`."
       )
     for name, side in self.step.players.items():
       if tpu is not None and not side.exchange.replicas_agree:
@@ -172,7 +180,13 @@ class Experiment:
           f"`{type(side.exchange).__name__}` of `{name}` lets replicas differ: "
           "take `AllReduce`, or `--engine=strategy`."
         )
-    return make_estimator(self.make_step, model_dir, self.images_per_step, tpu)
+    return make_estimator(
+      self.make_step,
+      model_dir,
+      self.images_per_step,
+      tpu,
+      cores_per_replica=2 if on_cores else None,
+    )
 
   def estimator_loop(
     self, estimator, start_step: int, log: loop.Action

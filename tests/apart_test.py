@@ -299,6 +299,31 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
       self.assertIn(talk, outside)
       self.assertNotIn(talk, inside)
 
+  def test_on_two_cores_of_a_tpu_each_has_its_own(self):
+    with tpu_function.tpu_shard_context(4):
+      step = make_step(tf.distribute.get_strategy(), on_cores=True)
+      run = tf.function(lambda x, y: step(x, y, 0), autograph=False)
+      graph = run.get_concrete_function(*data(0, 0, 4)).graph
+    found = {}
+    for op in graph.get_operations():
+      if "REPLICATED_CORE" in op.device:
+        core = int(op.device.rsplit(":", 1)[1])
+        found.setdefault(core, set()).add(op.type)
+    # G draws and learns on the one, D draws nothing and learns on the other.
+    self.assertIn("TanhGrad", found[0])
+    self.assertNotIn("TanhGrad", found[1])
+    self.assertIn("ConcatV2", found[1])
+
+  def test_elsewhere_cores_mean_that_each_replica_plays_both(self):
+    step = make_step(testing.strategy(), cache_depth=1, on_cores=True)
+    runner = Runner(step)
+    alone = Runner(make_step(one(), cache_depth=1), one())
+    for t in range(4):
+      runner(t)
+      alone(t)
+    for a, b in zip(runner.weights(), alone.weights()):
+      self.assertAllClose(a, np.broadcast_to(b, a.shape), atol=1e-6)
+
   def test_the_roles_of_a_tpu_compile(self):
     # XLA for the CPU knows no collectives; the rest of the program is the same.
     with (

@@ -218,6 +218,15 @@ class GraphTest(tf.test.TestCase, parameterized.TestCase):
       built.estimator(self.get_temp_dir(), tpu=object())
     built.estimator(self.get_temp_dir())
 
+  def test_g_and_d_apart_need_two_cores_a_replica(self):
+    apart = "experiment.Experiment.schedule = @schedule.Asynchronous"
+    built = build(apart)
+    with self.assertRaisesRegex(ValueError, "`on_cores`"):
+      built.estimator(self.get_temp_dir(), tpu=object())
+    built = build(apart, "schedule.Asynchronous.on_cores = True")
+    made = built.estimator(self.get_temp_dir())
+    self.assertEqual(made.config.tpu_config.num_cores_per_replica, 2)
+
 
 class Deployment:
   """Which replicas the second of three hosts feeds, in TensorFlow's words."""

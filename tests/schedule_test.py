@@ -32,6 +32,20 @@ class ScheduleTest(tf.test.TestCase, parameterized.TestCase):
     made = schedule.Sequential(num, reuse_fakes=False)
     self.assertEqual(made.rounds, rounds)
 
+  def test_g_may_move_more_than_once(self):
+    made = schedule.Sequential(2, 3)
+    self.assertEqual(made.rounds, ((D,), (D, G), (G,), (G,)))
+    made = schedule.Sequential(2, 3, reuse_fakes=False)
+    self.assertEqual(made.rounds, ((D,), (D,), (G,), (G,), (G,)))
+
+  def test_a_batch_of_its_own_needs_fakes_of_its_own(self):
+    with self.assertRaisesRegex(ValueError, "`g_batch_size` 8.*`reuse_fakes`"):
+      schedule.Sequential(g_batch_size=8)
+
+  def test_cores_have_no_shares(self):
+    with self.assertRaisesRegex(ValueError, "`on_cores` .* got 3 and 1"):
+      schedule.Asynchronous(3, 1, on_cores=True)
+
   def test_by_default_each_moves_once(self):
     self.assertEqual(schedule.Sequential().rounds, ((D, G),))
 
@@ -48,9 +62,10 @@ class ScheduleTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(made.num_batches, num_batches)
 
   @parameterized.named_parameters(("zero", 0), ("negative", -2))
-  def test_d_must_move_at_least_once(self, num_d_steps):
-    with self.assertRaisesRegex(ValueError, f"`num_d_steps`.*{num_d_steps}"):
-      schedule.Sequential(num_d_steps)
+  def test_both_must_move_at_least_once(self, count):
+    for name in ("num_d_steps", "num_g_steps"):
+      with self.assertRaisesRegex(ValueError, f"`{name}`.*{count}"):
+        schedule.Sequential(**{name: count})
 
 
 if __name__ == "__main__":

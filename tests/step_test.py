@@ -5,18 +5,19 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.engine.step import Player, Step
+from paragan_tf.engine.step import MOVES, Player, Step
 from paragan_tf.game import (
   losses,
   noise,
   optimizers,
   regularizers,
   schedule,
+  turns,
 )
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import dcgan, linear, norms
 from paragan_tf.sync import exchange
-from paragan_tf.types import ImageSpec, Mode, Scores
+from paragan_tf.types import Batch, ImageSpec, Mode, Scores
 from tests import testing
 
 ONE = tf.distribute.get_strategy
@@ -29,6 +30,8 @@ def make_step(
   nets=linear,
   spec=testing.SPEC,
   num_d_steps=1,
+  num_g_steps=1,
+  g_batch_size=None,
   reuse_fakes=True,
   optimizer=optimizers.SGD,
   loss=losses.hinge,
@@ -51,7 +54,7 @@ def make_step(
         regularizer,
       ),
       loss,
-      schedule.Sequential(num_d_steps, reuse_fakes),
+      schedule.Sequential(num_d_steps, num_g_steps, g_batch_size, reuse_fakes),
       Ema(g, twin, decay=0.5, start_step=1),
       seed=3,
     )
@@ -93,6 +96,40 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
     images = [testing.images(size, spec, seed=t) for t in range(num_steps)]
     labels = [testing.labels(size, spec, seed=t) for t in range(num_steps)]
     return images, labels
+
+  @parameterized.parameters((True, None), (False, None), (False, 8))
+  def test_g_moves_often_on_a_batch_of_its_own(self, reuse_fakes, g_batch_size):
+    parts = dict(
+      num_g_steps=3, g_batch_size=g_batch_size, reuse_fakes=reuse_fakes
+    )
+    step, by_hand = make_step(ONE(), **parts), make_step(ONE(), **parts)
+    images, labels = self.data(1, 4)
+    run_whole(step, images, labels, 1)
+    g, d = (by_hand.players[name].net for name in ("g", "d"))
+    size = g_batch_size or 4
+    batch = Batch(tf.constant(images[0]), tf.constant(labels[0]), None)
+    asked = Batch(
+      tf.tile(batch.images, [size // 4, 1, 1, 1]),
+      tf.tile(batch.labels, [size // 4]),
+      None,
+    )
+    fakes = None
+    for turn in range(4):
+      draws = turn - (turn > 0 and reuse_fakes)  # G reuses D's fakes once.
+      one = batch if turn == 0 else asked
+      z = [one.labels.shape[0], 4]
+      if fakes is None or turn != reuse_fakes:
+        zero = tf.zeros([], tf.int64)
+        z = noise.normal(z, by_hand.seed, zero, f"z{draws}")
+        mode = Mode.TURN if turn or reuse_fakes else Mode.WATCH
+        fakes = turns.draw(g, one._replace(z=z), mode)
+      who = "g" if turn else "d"
+      move = MOVES[who](fakes, d, one, by_hand.loss_fn)
+      player = by_hand.players[who]
+      player.optimizer.apply(move.grads, player.net.trainable_variables)
+    for net, made in ((g, "g"), (d, "d")):
+      for a, b in zip(net.variables, step.players[made].net.variables):
+        self.assertAllClose(a, b, atol=1e-6)
 
   @parameterized.product(num_d_steps=(1, 2), reuse_fakes=(False, True))
   def test_d_moves_first_and_g_answers_the_new_d(

@@ -13,7 +13,18 @@ the role; everything that talks stands outside of it. On one replica both roles
 are played, and neither waits for the other.
 """
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple, Union
+import contextlib
+from typing import (
+  Any,
+  Callable,
+  ContextManager,
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Tuple,
+  Union,
+)
 
 import tensorflow as tf
 
@@ -72,6 +83,7 @@ class Apart(tf.Module):
     self._schedule = schedule
     self._roles = schedule.roles
     self._num = collectives.num_replicas()
+    self._both = schedule.plays_both(self._num)
     self._periods = periods
     self._seed = seed
     self._sizes = _sizes(schedule, batch_size, self._num)
@@ -101,11 +113,13 @@ class Apart(tf.Module):
     """Returns both players' moves, the fakes to send, and scalars to log."""
 
     def as_g():
-      move, sent = self._g_move(nets, loss_fn, batch, count)
+      with self.place("g"):
+        move, sent = self._g_move(nets, loss_fn, batch, count)
       return _Played(move, _nothing(nets["d"]), sent, _no_age())
 
     def as_d():
-      move, age = self._d_move(nets, loss_fn, batch, phase, count)
+      with self.place("d"):
+        move, age = self._d_move(nets, loss_fn, batch, phase, count)
       return _Played(_nothing(nets["g"]), move, self._no_parcel(), age)
 
     def as_both():
@@ -142,10 +156,16 @@ class Apart(tf.Module):
 
   def num_bytes(self, phase: int) -> int:
     """Returns the bytes of fakes that a replica of G sends in a phase."""
-    if self._num == 1 or phase % self._periods["g"] != self._periods["g"] - 1:
+    if self._both or phase % self._periods["g"] != self._periods["g"] - 1:
       return 0
     pixels = self.cache.images.shape[2:].num_elements()
     return self._num_sent * self._sizes.sent * 4 * (pixels + 1)
+
+  def place(self, who: str) -> ContextManager:
+    """Places a player on its core, where each replica has two."""
+    if not self._schedule.on_cores:
+      return contextlib.nullcontext()
+    return collectives.on_core("gd".index(who))
 
   def damping(self, part: Part) -> Union[float, tf.Tensor]:
     """Returns what to multiply a player's rate with."""
@@ -155,7 +175,7 @@ class Apart(tf.Module):
 
   def _standing(self):
     """Returns whom this replica plays, and what it counts in means."""
-    if self._num == 1:
+    if self._both:
       return {"g": True, "d": True}, {"g": 1.0, "d": 1.0}
     here = collectives.static_replica_id()
     factors = {
@@ -179,10 +199,9 @@ class Apart(tf.Module):
 
   def _g_move(self, nets, loss_fn, batch: Batch, count):
     size = self._sizes.g
-    labels = batch.labels
-    if labels is not None:
-      labels = tf.gather(labels, tf.range(size) % labels.shape[0])
-    z = self._z(nets["g"], size, count, "z0", self._roles.g_place)
+    labels = turns.repeated(batch.labels, size)
+    place = self._schedule.g_place
+    z = self._z(nets["g"], size, count, "z0", place)
     asked = Batch(batch.images, labels, z)
     fakes = turns.draw(nets["g"], asked, Mode.TURN)
     move = turns.g_move(fakes, nets["d"], batch, loss_fn)
@@ -190,12 +209,12 @@ class Apart(tf.Module):
     return move, parcel(images, labels, self._sizes.sent)
 
   def _d_move(self, nets, loss_fn, batch: Batch, phase: int, count):
-    place = self._looked_up(self._roles.d_place)
+    place = self._looked_up(self._schedule.share)
     since = phase % self._periods["g"]
     images, labels, born = self.cache.take(since, count, place)
 
     def own():  # Before the first ones have come.
-      z = self._z(nets["g"], self._sizes.d, count, "own", self._roles.d_place)
+      z = self._z(nets["g"], self._sizes.d, count, "own", self._schedule.share)
       drawn = nets["g"](z, batch.labels, Mode.WATCH)
       return tf.stop_gradient(drawn), labels if batch.labels is None else (
         batch.labels
@@ -217,7 +236,7 @@ class Apart(tf.Module):
 
   def _received(self, sent: Parcel) -> Parcel:
     """Returns what the replicas that feed this one sent, put together."""
-    if self._num == 1:
+    if self._both:
       return sent
     parts: List[Parcel] = []
     for index in range(self._roles.num_sources):
@@ -248,8 +267,9 @@ class _Sizes(NamedTuple):
 
 def _sizes(schedule: Asynchronous, batch_size: int, num: int) -> _Sizes:
   roles = schedule.roles
+  both = schedule.plays_both(num)
   num_d = schedule.num_shares(num)
-  num_g = 1 if num == 1 else roles.num_playing("g", num)
+  num_g = num if both else roles.num_playing("g", num)
   g_batch_size = schedule.g_batch_size or batch_size
   for name, size, count in (
     ("g_batch_size", g_batch_size, num_g),
@@ -261,14 +281,9 @@ def _sizes(schedule: Asynchronous, batch_size: int, num: int) -> _Sizes:
         f"role, got {size}: none may stay without work."
       )
   g, d = g_batch_size // num_g, batch_size // num_d
-  num_sources, num_fed = (
-    (1, 1)
-    if num == 1
-    else (
-      roles.num_sources,
-      roles.num_fed,
-    )
-  )
+  num_sources, num_fed = (roles.num_sources, roles.num_fed)
+  if both:
+    num_sources = num_fed = 1
   sent = d * num_fed // num_sources
   if d % num_sources or sent > g:
     raise ValueError(

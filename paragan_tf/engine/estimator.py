@@ -36,6 +36,7 @@ def make_estimator(
   model_dir: str,
   batch_size: int,
   tpu: Optional[tf.distribute.cluster_resolver.ClusterResolver] = None,
+  cores_per_replica: Optional[int] = None,
   iterations_per_loop: int = 100,
   keep_checkpoints: int = 3,
 ) -> tf.compat.v1.estimator.tpu.TPUEstimator:
@@ -46,6 +47,7 @@ def make_estimator(
     model_dir: Where its checkpoints are.
     batch_size: Images a step takes, over all replicas.
     tpu: Where to train; the CPU if `None`.
+    cores_per_replica: Cores of a TPU that one replica has, one by default.
     iterations_per_loop: Steps that a TPU makes in one call of the host.
     keep_checkpoints: How many to keep.
   """
@@ -58,6 +60,7 @@ def make_estimator(
     keep_checkpoint_max=keep_checkpoints,
     tpu_config=_tpu.TPUConfig(
       iterations_per_loop=iterations_per_loop,
+      num_cores_per_replica=cores_per_replica,
       per_host_input_for_training=_tpu.InputPipelineConfig.PER_HOST_V2,
     ),
   )

@@ -16,11 +16,13 @@ Where players live on replicas of their own, `engine/apart.py` says how the
 moves of a turn come about.
 """
 
+import contextlib
 import math
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
+from paragan_tf import collectives
 from paragan_tf.engine.apart import LOG_NAMES, Apart, Part
 from paragan_tf.game import noise, turns
 from paragan_tf.game.ema import Ema
@@ -126,8 +128,11 @@ class Step(tf.Module):
     used = -1
     for index, round_turns in enumerate(self.schedule.rounds):
       used += moves("d", round_turns)
-      z = self._z(images.shape[0] // self.schedule.num_batches, index, count)
-      batch = _part(images, labels, z, max(used, 0))
+      size = images.shape[0] // self.schedule.num_batches
+      batch = _part(images, labels, size, max(used, 0))
+      if not moves("d", round_turns):
+        size, batch = self._g_batch(size, batch)
+      batch = batch._replace(z=self._z(size, index, count))
       logs.update(self._round(round_turns, batch, phase))
     return logs
 
@@ -153,6 +158,18 @@ class Step(tf.Module):
     apart.exchange(sent, phase, count)
     return logs
 
+  def _g_batch(self, size: int, batch: Batch) -> Tuple[int, Batch]:
+    """Returns how many fakes G draws when it moves alone, and beside what."""
+    asked = self.schedule.g_batch_size
+    if asked is None:
+      return size, batch
+    size = asked // collectives.num_replicas()
+    return size, Batch(
+      turns.repeated(batch.images, size),
+      turns.repeated(batch.labels, size),
+      None,
+    )
+
   def _z(self, size: int, index: int, count: tf.Tensor) -> tf.Tensor:
     z_dim = self.players["g"].net.z_dim  # type: ignore[attr-defined]
     return noise.normal([size, z_dim], self.seed, count, f"z{index}")
@@ -165,7 +182,9 @@ class Step(tf.Module):
       grads.update(self._before_update(group, parts, phase))
     logs: Logs = {}
     for who, part in parts.items():
-      logs.update(self._move(who, part, grads[who]))
+      place = self.apart.place(who) if self.apart else contextlib.nullcontext()
+      with place:
+        logs.update(self._move(who, part, grads[who]))
     for group in groups:
       self._after_update(group, parts, phase)
     return logs
@@ -277,7 +296,7 @@ def _only_if(condition, move) -> tf.Tensor:
   return tf.cond(condition, move, lambda: tf.zeros([]))
 
 
-def _part(images, labels, z: tf.Tensor, index: int) -> Batch:
+def _part(images, labels, size: int, index: int) -> Batch:
   """Returns the batch of one round out of the step's images."""
-  rows = slice(index * z.shape[0], (index + 1) * z.shape[0])
-  return Batch(images[rows], None if labels is None else labels[rows], z)
+  rows = slice(index * size, (index + 1) * size)
+  return Batch(images[rows], None if labels is None else labels[rows], None)

@@ -33,10 +33,13 @@ class Schedule:
   Attributes:
     rounds: Names of the players that move, turn by turn, round by round.
     roles: Which replicas play whom; `None` if all of them play both.
+    g_batch_size: Fakes that G draws when it moves alone, over all replicas;
+      `None` if as many as there are real images.
   """
 
   rounds: Tuple[Round, ...]
   roles: Optional[Roles] = None
+  g_batch_size: Optional[int] = None
 
   def num_shares(self, num_replicas: int) -> int:
     """Returns among how many replicas a batch of real images is shared."""
@@ -54,21 +57,45 @@ class Schedule:
 
 @gin.register
 class Sequential(Schedule):
-  """D moves `num_d_steps` times, then G moves once against the new D.
+  """D moves `num_d_steps` times, then G moves against the new D.
 
-  With `reuse_fakes` G answers on the fakes that D has just been trained on;
-  its forward pass is then needed once, and kept in memory through D's turn.
-  Without it G draws fakes of its own.
+  Args:
+    num_d_steps: How often D moves in a step, each time on new images.
+    num_g_steps: How often G moves.
+    g_batch_size: Fakes that G draws when it moves, over all replicas; that of
+      real images, `Experiment.batch_size`, by default.
+    reuse_fakes: G answers on the fakes that D has just been trained on; its
+      forward pass is then needed once, and kept in memory through D's turn.
+      Without it G draws fakes of its own.
   """
 
-  def __init__(self, num_d_steps: int = 1, reuse_fakes: bool = True):
-    if num_d_steps < 1:
-      raise ValueError(f"`num_d_steps` must be at least 1, got {num_d_steps}.")
-    d_rounds: Tuple[Round, ...] = ((("d",),),) * (num_d_steps - 1)
+  def __init__(
+    self,
+    num_d_steps: int = 1,
+    num_g_steps: int = 1,
+    g_batch_size: Optional[int] = None,
+    reuse_fakes: bool = True,
+  ):
+    for name, count in (
+      ("num_d_steps", num_d_steps),
+      ("num_g_steps", num_g_steps),
+    ):
+      if count < 1:
+        raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    if reuse_fakes and g_batch_size is not None:
+      raise ValueError(
+        f"`g_batch_size` {g_batch_size} asks for fakes of G's own: set "
+        "`reuse_fakes` to False."
+      )
+    self.g_batch_size = g_batch_size
+    d_round: Round = (("d",),)
+    g_round: Round = (("g",),)
     if reuse_fakes:
-      self.rounds = (*d_rounds, (("d",), ("g",)))
+      both: Round = (*d_round, *g_round)
+      first = (*(d_round,) * (num_d_steps - 1), both)
+      self.rounds = (*first, *(g_round,) * (num_g_steps - 1))
     else:
-      self.rounds = (*d_rounds, (("d",),), (("g",),))
+      self.rounds = (*(d_round,) * num_d_steps, *(g_round,) * num_g_steps)
 
 
 @gin.register
@@ -94,6 +121,9 @@ class Asynchronous(Schedule):
       what period and depth lead to by default, and never less.
     damping: Divides a player's rate by the age of what it saw of the other
       (staleness-aware SGD, arXiv 1511.05950).
+    on_cores: Every replica plays both at the same time, and where TPUEstimator
+      drives a TPU it has two cores, one for G and one for D. An older way,
+      which newer TPU compilers refuse.
   """
 
   rounds = ((("d", "g"),),)
@@ -108,6 +138,7 @@ class Asynchronous(Schedule):
     cache_policy: str = "oldest",
     staleness_bound: Optional[int] = None,
     damping: bool = False,
+    on_cores: bool = False,
   ):
     larger, smaller = max(g_share, d_share), min(g_share, d_share)
     if smaller < 1 or larger % smaller:
@@ -122,7 +153,13 @@ class Asynchronous(Schedule):
         f"`cache_policy` must be one of {', '.join(POLICIES)}, got "
         f"'{cache_policy}'."
       )
+    if on_cores and larger > 1:
+      raise ValueError(
+        "`on_cores` lets every replica play both, so `g_share` and `d_share` "
+        f"must be 1, got {g_share} and {d_share}."
+      )
     self.roles = Roles(g_share, d_share)
+    self.on_cores = on_cores
     self.g_batch_size = g_batch_size
     self.cache_depth = cache_depth
     self.cache_policy = cache_policy
@@ -131,8 +168,8 @@ class Asynchronous(Schedule):
 
   def num_shares(self, num_replicas: int) -> int:
     """Returns how many replicas play D."""
-    if num_replicas == 1:
-      return 1
+    if self.plays_both(num_replicas):
+      return num_replicas
     if num_replicas % self.roles.group:
       raise ValueError(
         f"`g_share` {self.roles.g_share} and `d_share` {self.roles.d_share} "
@@ -143,7 +180,15 @@ class Asynchronous(Schedule):
 
   def share(self, replica: int) -> int:
     """Returns the share of the D that a replica plays or feeds."""
-    return self.roles.d_place(replica)
+    return replica if self.on_cores else self.roles.d_place(replica)
+
+  def g_place(self, replica: int) -> int:
+    """Returns the place of a replica among those that play G, or of its G."""
+    return replica if self.on_cores else self.roles.g_place(replica)
+
+  def plays_both(self, num_replicas: int) -> bool:
+    """Returns whether each replica plays both."""
+    return self.on_cores or num_replicas == 1
 
   def bound(self, period: int) -> int:
     """Returns the oldest view that can be, with an exchange every `period`."""

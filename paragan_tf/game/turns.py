@@ -38,6 +38,13 @@ class Move(NamedTuple):
   grads: List[tf.Tensor]
 
 
+def repeated(values: Optional[tf.Tensor], size: int) -> Optional[tf.Tensor]:
+  """Returns `size` rows of a batch, from the first on, over again."""
+  if values is None or values.shape[0] == size:
+    return values
+  return tf.gather(values, tf.range(size) % values.shape[0])
+
+
 def draw(g: Net, batch: Batch, mode: Mode) -> Fakes:
   """Returns G's fakes; `Mode.TURN` if G is to move on them."""
   weights = g.trainable_variables
