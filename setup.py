@@ -34,6 +34,6 @@ setuptools.setup(
   install_requires=RUNTIME,
   extras_require={
     "cuda": ["tensorflow[and-cuda]==2.15.1"],
-    "dev": ["mypy", "pytest", "pytest-xdist", "ruff"],
+    "dev": ["matplotlib", "mypy", "pytest", "pytest-xdist", "ruff"],
   },
 )

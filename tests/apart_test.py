@@ -458,6 +458,19 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, words):
         make_step(testing.strategy(), **options)
 
+  @parameterized.parameters(losses.hinge, losses.relativistic)
+  def test_g_may_draw_more_than_d_takes(self, loss):
+    step = make_step(testing.strategy(), g_batch_size=2 * BATCH)
+    step.loss_fn = loss
+    runner = Runner(step)
+    before = runner.weights()
+    for t in range(2):
+      runner(t)
+    for a, b in zip(before, runner.weights()):
+      self.assertAllEqual(np.isfinite(b), np.ones_like(b, bool))
+      if a.ndim > 2:  # D's bias has no gradient in a balanced game.
+        self.assertNotAllClose(a, b, atol=1e-6)
+
   def test_damping_divides_the_rate_by_the_age(self):
     runner = Runner(
       make_step(

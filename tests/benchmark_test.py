@@ -19,7 +19,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The program with one more suite, which measures nothing.
 WITH_FAKE = """
 from tools import benchmark, cli
-benchmark.SUITES["fake"] = lambda quick: (f"quick {quick}", {"speed": 1.5})
+from tools.suites.suite import Result
+def draw(path):
+  open(path, "w").write("a picture")
+benchmark.SUITES["fake"] = lambda options: Result(
+  f"quick {options.quick}", {"speed": 1.5}, draw
+)
 cli.run(benchmark.main)
 """
 

@@ -199,14 +199,14 @@ class Apart(tf.Module):
 
   def _g_move(self, nets, loss_fn, batch: Batch, count):
     size = self._sizes.g
-    labels = turns.repeated(batch.labels, size)
-    place = self._schedule.g_place
-    z = self._z(nets["g"], size, count, "z0", place)
-    asked = Batch(batch.images, labels, z)
-    fakes = turns.draw(nets["g"], asked, Mode.TURN)
+    z = self._z(nets["g"], size, count, "z0", self._schedule.g_place)
+    batch = Batch(
+      turns.repeated(batch.images, size), turns.repeated(batch.labels, size), z
+    )
+    fakes = turns.draw(nets["g"], batch, Mode.TURN)
     move = turns.g_move(fakes, nets["d"], batch, loss_fn)
     images = tf.stop_gradient(fakes.images)
-    return move, parcel(images, labels, self._sizes.sent)
+    return move, parcel(images, batch.labels, self._sizes.sent)
 
   def _d_move(self, nets, loss_fn, batch: Batch, phase: int, count):
     place = self._looked_up(self._schedule.share)

@@ -58,27 +58,32 @@ class InnerLoop:
     return logs
 
   def _cycles(self, iterator, num_cycles: tf.Tensor):
-    def cycle(done, sums, wait):
+    def cycle(done, sums, wait, ended):
       for phase in range(self._step.cycle):
-        element, waited = self._next(iterator)
+        element, came = self._next(iterator)
         sums += self._run_step(element, phase)
-        wait += waited
-      return done + 1, sums, wait
+        wait += tf.maximum(came - ended, 0.0)
+        with tf.control_dependencies([sums]):
+          ended = tf.timestamp()
+      return done + 1, sums, wait, ended
 
-    _, sums, wait = tf.while_loop(
+    sums = tf.zeros([len(self._step.log_names)])
+    _, sums, wait, _ = tf.while_loop(
       lambda done, *_: done < num_cycles,
       cycle,
-      [0, tf.zeros([len(self._step.log_names)]), tf.zeros([], tf.float64)],
+      [0, sums, tf.zeros([], tf.float64), tf.timestamp()],
     )
     return self._processes.mean(sums), wait
 
   def _next(self, iterator):
-    """Returns an element and the seconds that it took to come."""
-    asked = tf.timestamp()
-    with tf.control_dependencies([asked]):
-      element = next(iterator)
+    """Returns an element and the time at which it came.
+
+    It is asked for as early as TensorFlow likes, so only what passes after the
+    end of the last step is waiting.
+    """
+    element = next(iterator)
     with tf.control_dependencies(tf.nest.flatten(self._local(element))):
-      return element, tf.timestamp() - asked
+      return element, tf.timestamp()
 
   def _run_step(self, element, phase: int) -> tf.Tensor:
     """Returns the local replicas' mean of the logs, in order of their names."""

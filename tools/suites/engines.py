@@ -19,12 +19,13 @@ import functools
 import os
 import tempfile
 import time
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence
 
 from tools.suites import engines_figures
 from tools.suites.engines_sides import Pinned, Trainer, cluster_of
 from tools.suites.meanwhile import Meanwhile
 from tools.suites.rounds import say, take_turns
+from tools.suites.suite import Options, Result
 from tools.suites.workers import Worker, ask_all, closing
 
 _QUICK_SECONDS, _FULL_SECONDS = 160, 480
@@ -33,8 +34,9 @@ _LOG_EVERY = 20  # The default of `Run`.
 _EVERY_OTHER_STEP = ("gin/sync/every_other_step.gin",)
 
 
-def run(quick: bool) -> Tuple[str, Dict[str, float]]:
+def run(options: Options) -> Result:
   """Returns a table to read and the figures by name."""
+  quick = options.quick
   cores = sorted(os.sched_getaffinity(0))[:2]
   if len(cores) < 2:
     raise ValueError(
@@ -64,7 +66,7 @@ def run(quick: bool) -> Tuple[str, Dict[str, float]]:
       results = take_turns(turns, deadline)
   figures = engines_figures.gather(host["host"], results, images, num_steps)
   figures.update(meanwhile.figures())
-  return f"{summary}\n\n{engines_figures.table(figures)}", figures
+  return Result(f"{summary}\n\n{engines_figures.table(figures)}", figures)
 
 
 def _sides(cores: Sequence[int]) -> Dict[str, List[Worker]]:

@@ -13,13 +13,17 @@ _GIN_FILE = "gin/runs/benchmark_step.gin"
 _MATMUL_SIZE, _NUM_MATMULS = 2048, 3
 
 
-def load(bindings: Sequence[str] = (), files: Sequence[str] = ()) -> Any:
+def load(
+  bindings: Sequence[str] = (),
+  files: Sequence[str] = (),
+  gin_file: str = _GIN_FILE,
+) -> Any:
   """Returns `paragan_tf.run`, the config of the benchmark read."""
   run = cli.import_quietly("paragan_tf.run")
   import tensorflow as tf
 
   tf.get_logger().setLevel("ERROR")  # TF-GAN is full of deprecated calls.
-  run.config.load([_GIN_FILE, *files], bindings)
+  run.config.load([gin_file, *files], bindings)
   return run
 
 

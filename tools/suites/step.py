@@ -12,12 +12,12 @@ the process; all trace first, then take turns. Ratios are taken within a round.
 
 import functools
 import time
-from typing import Dict, Tuple
 
 from tools.suites import step_figures
 from tools.suites.meanwhile import Meanwhile
 from tools.suites.ours import Ours
 from tools.suites.rounds import say, take_turns
+from tools.suites.suite import Options, Result
 from tools.suites.tfgan import Session
 from tools.suites.tfgan_estimator import Estimator
 from tools.suites.workers import Worker, ask_all, closing
@@ -28,8 +28,9 @@ _QUICK_SECONDS, _FULL_SECONDS = 150, 450
 _NUM_WARM_UP_STEPS = 2
 
 
-def run(quick: bool) -> Tuple[str, Dict[str, float]]:
+def run(options: Options) -> Result:
   """Returns a table to read and the figures by name."""
+  quick = options.quick
   deadline = time.monotonic() + (_QUICK_SECONDS if quick else _FULL_SECONDS)
   meanwhile = Meanwhile()
   num_steps = 1 if quick else 2
@@ -56,4 +57,4 @@ def run(quick: bool) -> Tuple[str, Dict[str, float]]:
     results = take_turns(turns, deadline)
   figures = step_figures.gather(results, work, num_steps, images)
   figures.update(meanwhile.figures())
-  return f"{summary}\n\n{step_figures.table(figures)}", figures
+  return Result(f"{summary}\n\n{step_figures.table(figures)}", figures)
