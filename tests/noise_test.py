@@ -87,6 +87,20 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
       correlation = np.corrcoef(now, then)[0, 1]
       self.assertLess(abs(correlation), 5 / len(now) ** 0.5)
 
+  def test_integers_are_all_those_asked_for_and_equally_often(self):
+    x = noise.integers(20000, -2, 3, 7, tf.constant(1, tf.int64), "shift")
+    values, counts = np.unique(x, return_counts=True)
+    self.assertAllEqual(values, range(-2, 4))
+    self.assertAllClose(counts / 20000, np.full([6], 1 / 6), atol=0.01)
+
+  def test_integers_of_replicas_are_those_of_one(self):
+    step = tf.constant(1, tf.int64)
+    parts = testing.run_on_replicas(
+      lambda: noise.integers(5, 0, 99, 7, step, "shift")
+    )
+    whole = noise.integers(20, 0, 99, 7, step, "shift", share=0)
+    self.assertAllEqual(np.concatenate(parts), whole)
+
 
 if __name__ == "__main__":
   testing.main()
