@@ -41,7 +41,12 @@ def shifted(image, dy, dx):
 
 # The numbers of three images, and what becomes of each.
 TRANSFORMS = (
-  ("flip", augment.flip, [True, False, True], lambda x, on: x[:, ::-1] if on else x),
+  (
+    "flip",
+    augment.flip,
+    [True, False, True],
+    lambda x, on: x[:, ::-1] if on else x,
+  ),
   ("rotate", augment.rotate, [1, 2, 3], np.rot90),
   ("rotate_none", augment.rotate, [0, 1, 0], np.rot90),
   ("brightness", augment.brightness, [0.3, -0.2, 0.0], lambda x, a: x + a),
@@ -52,7 +57,7 @@ TRANSFORMS = (
     [0.0, 2.0, 1.0],
     lambda x, a: x.mean(2, keepdims=True) * (1 - a) + a * x,
   ),
-)  # fmt: skip
+)
 
 
 class TransformTest(tf.test.TestCase, parameterized.TestCase):
@@ -153,7 +158,10 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     for other in ({"seed": 2}, {"step": 6}, {"purpose": "fake"}):
       self.assertNotAllClose(call(made, x, **other), first)
 
-  @parameterized.named_parameters(*POLICIES[3:])
+  @parameterized.named_parameters(
+    ("diff_augment", augment.DiffAugment),
+    ("ada", lambda: ada(0.8, policy=["flip", "brightness"])),
+  )
   def test_replicas_together_do_what_one_does(self, make):
     # A variable made outside of a scope is one for all.
     x, made = images(4), make()

@@ -117,19 +117,21 @@ class Judge(tf.Module):
     self.classes = tf.Variable(
       z(size, spec.num_classes, seed=2), name="classes"
     )
-    self.proxies = tf.Variable(z(spec.num_classes, 4, seed=3), name="proxies")
+    self.embed = tf.Variable(z(size, 4, seed=3), name="embed")
+    self.proxies = tf.Variable(z(spec.num_classes, 4, seed=5), name="proxies")
     self.seen: List[tf.Tensor] = []
 
   def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> Verdict:
     self.seen.append(images)
     x = tf.reshape(images, [images.shape[0], -1])
     squares = tf.reduce_sum(x**2, 1)
+    classes = tf.one_hot(labels, self.proxies.shape[0])
     return Verdict(
       logits=tf.linalg.matvec(x, self.w) + self.q * squares / 2,
       features=tf.matmul(x, self.classes),
       classes=tf.matmul(x, self.classes),
-      embedding=tf.math.l2_normalize(x[:, :4] + 0 * self.w[:4], 1),
-      proxy=tf.math.l2_normalize(tf.gather(self.proxies, labels), 1),
+      embedding=tf.math.l2_normalize(tf.matmul(x, self.embed), 1),
+      proxy=tf.math.l2_normalize(tf.matmul(classes, self.proxies), 1),
     )
 
 
