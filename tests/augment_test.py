@@ -214,6 +214,16 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllInRange(factor, 0.5, 1.5)
     self.assertAllClose([factor.min(), factor.max()], [0.5, 1.5], atol=0.01)
 
+  @parameterized.named_parameters(("even", 8, 3 / 9), ("odd", 6, 2 / 6))
+  def test_cutout_is_as_likely_at_both_edges(self, side, share):
+    # An even number of rows has one place more than there are rows.
+    x = np.ones([4000, side, side, 1], np.float32)
+    gray = call(augment.DiffAugment(["cutout"]), x).numpy() == 0
+    for axis in (1, 2):
+      lines = gray.any((axis, 3)).mean(0)
+      self.assertAllClose(lines[[0, -1]], [share, share], atol=0.03)
+      self.assertAllGreater(lines[2:-2], share + 0.05)
+
   def test_saturation_goes_from_none_to_twice(self):
     x = np.zeros([2000, 2, 2, 3], np.float32)
     x[..., 0], x[..., 1] = 0.5, -0.5

@@ -1,5 +1,7 @@
 """Draws depend on seed, step and purpose, and not on the replicas."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -92,6 +94,11 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
     values, counts = np.unique(x, return_counts=True)
     self.assertAllEqual(values, range(-2, 4))
     self.assertAllClose(counts / 20000, np.full([6], 1 / 6), atol=0.01)
+
+  def test_a_number_rounded_up_to_one_is_the_last_integer(self):
+    with mock.patch.object(noise, "uniform", return_value=tf.ones([2])):
+      x = noise.integers(2, -2, 3, 7, tf.constant(1, tf.int64), "shift")
+    self.assertAllEqual(x, [3, 3])
 
   def test_integers_of_replicas_are_those_of_one(self):
     step = tf.constant(1, tf.int64)

@@ -40,6 +40,9 @@ DRAWING = (
   consistency.LatentConsistency,
 )
 
+# Channels in and out of a small convolutional D.
+SIZES = ((1, 3), (3, 2))
+
 
 def pair(q=0.5):
   return testing.Judge(q), testing.Maker()
@@ -221,6 +224,39 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(delta.std(), 0.1, rtol=0.15)
     self.assertAllClose(delta.mean(), 0.0, atol=0.02)
     self.assertLen(np.unique(np.round(delta, 6)), delta.size)
+
+  @parameterized.named_parameters(
+    ("gradient_penalty", penalties.GradientPenalty),
+    ("r1", penalties.R1),
+  )
+  def test_gradients_pass_through_convolutions_and_norms(self, make):
+    # Smooth, unlike leaky ReLU, whose slopes jump between two weights.
+    kernels = [
+      tf.Variable(testing.z(9 * i, o).reshape([3, 3, i, o])) for i, o in SIZES
+    ]
+
+    def judge(x, labels):
+      for kernel in kernels:
+        kernel = 3 * kernel / tf.norm(kernel)
+        x = tf.tanh(tf.nn.conv2d(x, kernel, 2, "SAME"))
+      return Verdict(tf.reduce_sum(x, [1, 2, 3]))
+
+    view = testing.view(*pair())._replace(d=judge)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def value_and_grads():
+      with tf.GradientTape() as tape:
+        value = make(period=1)(view)
+      return value, tape.gradient(value, kernels)
+
+    _, grads = value_and_grads()
+    norm = tf.linalg.global_norm(grads)
+    values = []
+    for size in (1e-2, -2e-2):
+      for kernel, grad in zip(kernels, grads):
+        kernel.assign_add(size * grad / norm)
+      values.append(value_and_grads()[0])
+    self.assertAllClose((values[0] - values[1]) / 2e-2, norm, rtol=0.01)
 
   def test_labels_come_with_their_images(self):
     for make, of_fakes in (

@@ -97,9 +97,7 @@ def contrast(
 
 
 def saturation(images: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-  """Multiplies the distance of colors to their gray."""
-  if images.shape[3] == 1:
-    return images
+  """Multiplies the distance of colors to their gray; gray images have none."""
   gray = tf.reduce_mean(images, 3, keepdims=True)
   return contrast(images, factor, gray)
 
@@ -257,6 +255,7 @@ class Ada(Augment):
     for what in self.policy:
       draw = Draw(images.shape[0], seed, step, f"{purpose}/{what}")
       on = _wide(draw.uniform("p") < p)
+      # Chosen, not multiplied by one: a TPU rounds products.
       images = tf.where(on, _ADA[what](images, draw), images)
     return images
 

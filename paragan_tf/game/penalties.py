@@ -98,7 +98,7 @@ def check(penalties: Sequence[Penalty], who: str) -> None:
 
 def positive(name: str, value: float) -> float:
   """Returns a weight, if it is one."""
-  if value <= 0:
+  if not value > 0:
     raise ValueError(
       f"`{name}` must be above 0, got {value}: leave the penalty out instead."
     )
@@ -253,7 +253,7 @@ class LeCam(Penalty):
 class FeatureMatching(Penalty):
   """`weight * ||E f(real) - E f(fake)||^2` for G (arXiv 1606.03498, sec. 3.1).
 
-  `f` are the features of D's verdict.
+  `f` are the features of D's verdict, and means are of one replica.
   """
 
   who = "g"
