@@ -163,8 +163,9 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     ("ada", lambda: ada(0.8, policy=["flip", "brightness"])),
   )
   def test_replicas_together_do_what_one_does(self, make):
-    # A variable made outside of a scope is one for all.
-    x, made = images(4), make()
+    x = images(4)
+    with strategies.scope(testing.strategy()):
+      made = make()
     parts = testing.run_on_replicas(lambda y: call(made, y), x[:, None])
     self.assertAllClose(np.concatenate(parts), call(made, x), atol=1e-5)
 

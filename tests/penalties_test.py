@@ -342,18 +342,27 @@ class LeCamTest(tf.test.TestCase):
   def averages(self, weights):
     strategy = testing.strategy()
     with strategies.scope(strategy):
-      penalty = penalties.LeCam(start_step=9)
+      penalty = penalties.LeCam(weight=1.0, start_step=9)
 
     def replica(real, fake, weight):
       view = logits([0.0], [0.0])
       view = view._replace(real=Verdict(real), fake=Verdict(fake))
       penalty.update(view, weight)
+      # Of its own logits and everyone's averages.
+      return penalty(view._replace(step=tf.constant(9, tf.int64)))
 
     reals = [np.float32([i, i + 1]) for i in range(4)]
     fakes = [np.float32([-10 * i, 0]) for i in range(4)]
-    testing.run_on_replicas(replica, reals, fakes, np.float32(weights))
-    variables = (penalty.real, penalty.fake)
-    return [np.array(strategies.copies(strategy, v)) for v in variables]
+    costs = testing.run_on_replicas(replica, reals, fakes, np.float32(weights))
+    real, fake = (
+      np.array(strategies.copies(strategy, v))
+      for v in (penalty.real, penalty.fake)
+    )
+    for i, cost in enumerate(costs):
+      expected = ((reals[i] - fake[i]) ** 2).mean()
+      expected += ((fakes[i] - real[i]) ** 2).mean()
+      self.assertAllClose(cost, expected, rtol=1e-5)
+    return real, fake
 
   def test_replicas_agree_on_the_means_of_all(self):
     # The means of replicas are i + 1/2 and -5 i.
