@@ -116,6 +116,7 @@ class TransformTest(tf.test.TestCase, parameterized.TestCase):
       ]
       self.assertLen(ways, 1)
       found.update(ways)
+    self.assertGreater(len({way[1:] for way in found}), 40)
     for axis, values in enumerate(([0, 1], range(-4, 5), range(-4, 5))):
       self.assertEqual({way[axis] for way in found}, set(values))
 
@@ -224,6 +225,8 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
       lines = gray.any((axis, 3)).mean(0)
       self.assertAllClose(lines[[0, -1]], [share, share], atol=0.03)
       self.assertAllGreater(lines[2:-2], share + 0.05)
+    corner = gray[:, 0, 0, 0].mean()
+    self.assertAllClose(corner, share**2, atol=0.03)
 
   def test_saturation_goes_from_none_to_twice(self):
     x = np.zeros([2000, 2, 2, 3], np.float32)

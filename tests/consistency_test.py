@@ -42,6 +42,7 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
     self.d, self.g = testing.Judge(), testing.Maker()
     self.view = testing.view(self.d, self.g)
     self.d.seen.clear()
+    self.d.labels.clear()
 
   def assert_moved(self, images, others):
     found = [ways(*pair) for pair in zip(np.array(images), np.array(others))]
@@ -55,6 +56,7 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
     images = self.view.batch.images
     self.assert_moved(images, moved)
     self.assertAllClose(value, 2.0 * change(self.d, images, moved), rtol=1e-4)
+    self.assertAllEqual(self.d.labels, [self.view.batch.labels])
 
   def test_bcr_compares_fakes_too_each_in_its_own_way(self):
     made = consistency.BalancedConsistency(real_weight=2.0, fake_weight=3.0)
@@ -64,6 +66,8 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
     ways_real = self.assert_moved(images, moved_real)
     ways_fake = self.assert_moved(fakes, moved_fake)
     self.assertNotEqual(ways_real, ways_fake)
+    labels = [self.view.batch.labels, self.view.fake_labels]
+    self.assertAllEqual(self.d.labels, labels)
     expected = 2.0 * change(self.d, images, moved_real)
     expected += 3.0 * change(self.d, fakes, moved_fake)
     self.assertAllClose(value, expected, rtol=1e-4)
@@ -81,6 +85,8 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
     value = made(self.view._replace(who=who))
     z, near = self.g.seen
     self.assertAllClose((near - z).numpy().std(), 0.1, rtol=0.4)
+    for labels in (self.g.labels[-1], *self.d.labels):
+      self.assertAllEqual(labels, self.view.fake_labels)
     fakes, others = self.view.fakes, self.g(near, None)
     if who == "d":
       expected = 2.0 * change(self.d, fakes, others)

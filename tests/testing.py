@@ -106,7 +106,7 @@ def batch(
 class Judge(tf.Module):
   """A D whose slopes are known: `w x + q x^2 / 2`, and linear heads.
 
-  `seen` lists the images that it was asked about.
+  `seen` and `labels` list what it was asked about.
   """
 
   def __init__(self, q: float = 0.5, spec: ImageSpec = SPEC):
@@ -120,9 +120,11 @@ class Judge(tf.Module):
     self.embed = tf.Variable(z(size, 4, seed=3), name="embed")
     self.proxies = tf.Variable(z(spec.num_classes, 4, seed=5), name="proxies")
     self.seen: List[tf.Tensor] = []
+    self.labels: List[tf.Tensor] = []
 
   def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> Verdict:
     self.seen.append(images)
+    self.labels.append(labels)
     x = tf.reshape(images, [images.shape[0], -1])
     squares = tf.reduce_sum(x**2, 1)
     classes = tf.one_hot(labels, self.proxies.shape[0])
@@ -136,7 +138,7 @@ class Judge(tf.Module):
 
 
 class Maker(tf.Module):
-  """A G of one layer; `seen` lists the codes that it was given."""
+  """A G of one layer; `seen` and `labels` list what it was given."""
 
   def __init__(self, spec: ImageSpec = SPEC):
     super().__init__()
@@ -144,9 +146,11 @@ class Maker(tf.Module):
     size = spec.resolution**2 * spec.channels
     self.v = tf.Variable(z(4, size, seed=4), name="v")
     self.seen: List[tf.Tensor] = []
+    self.labels: List[tf.Tensor] = []
 
   def __call__(self, codes: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     self.seen.append(codes)
+    self.labels.append(labels)
     return tf.reshape(tf.tanh(tf.matmul(codes, self.v)), self.shape)
 
 
