@@ -125,5 +125,76 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertTrue(np.all(np.isfinite(loss_fn(x))))
 
 
+# G's mean over the best two of FAKE, 3 and 0, and over the best one.
+BEST = (
+  ("hinge", losses.hinge, -(3 + 0) / 2, -3),
+  ("non_saturating", losses.non_saturating, (ce(3) + ce(0)) / 2, ce(3)),
+  ("wasserstein", losses.wasserstein, -(3 + 0) / 2, -3),
+  ("least_squares", losses.least_squares, (4 + 1) / 4, 4 / 2),
+)
+
+
+class TopKTest(tf.test.TestCase, parameterized.TestCase):
+  def at_step(self, step, **options):
+    return losses.TopK(**options).at(tf.constant(step, tf.int64))
+
+  @parameterized.named_parameters(*BEST)
+  def test_g_counts_the_best_and_d_counts_all(self, loss_fn, two, one):
+    for nu, g in ((0.67, two), (0.34, one), (0.01, one)):
+      best = self.at_step(1, loss_fn=loss_fn, nu=nu, gamma=1e-3, every=1)
+      result = best(scores(REAL, FAKE))
+      self.assertAllClose(result.g, g, rtol=1e-5)
+      self.assertAllEqual(result.d, loss_fn(scores(REAL, FAKE)).d)
+
+  @parameterized.named_parameters(*BEST)
+  def test_at_first_all_count(self, loss_fn, *_):
+    ours = self.at_step(0, loss_fn=loss_fn)(scores(REAL, FAKE))
+    self.assertAllClose(ours, loss_fn(scores(REAL, FAKE)), rtol=1e-6)
+
+  @parameterized.named_parameters(("traced", False), ("compiled", True))
+  def test_gradients_reach_the_best_only(self, jit_compile):
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def gradient(fake, step):
+      top = losses.TopK(losses.non_saturating, nu=0.5, gamma=0.1, every=1)
+      with tf.GradientTape() as tape:
+        tape.watch(fake)
+        loss = losses.at(top, step)(Scores(fake, fake)).g
+      return tape.gradient(loss, fake)
+
+    ours = gradient(tf.constant([0.0, 2.0, -1.0, 1.0]), tf.constant(1))
+    slopes = [-1 / (1 + exp(2)) / 2, -1 / (1 + exp(1)) / 2]
+    self.assertAllClose(ours, [0, slopes[0], 0, slopes[1]], atol=1e-6)
+
+  def test_of_equal_scores_as_many_count_as_of_others(self):
+    x = tf.constant([1.0, 1.0, 1.0, -5.0])
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      loss = self.at_step(9, gamma=0.1, every=1)(Scores(x, x)).g
+    self.assertAllClose(loss, -1.0)
+    self.assertAllClose(sorted(tape.gradient(loss, x)), [-0.5, -0.5, 0, 0])
+
+  def test_k_falls_from_the_batch_to_its_share(self):
+    top = losses.TopK(nu=0.3, gamma=0.5, every=10)
+    steps = (0, 9, 10, 19, 20, 99, 10**6)
+    # 20, 20 / 2, 20 / 4 is below .3 * 20 = 6.
+    ks = [int(top.k(tf.constant(step, tf.int64), 20)) for step in steps]
+    self.assertEqual(ks, [20, 20, 10, 10, 6, 6, 6])
+    self.assertEqual(top.k(tf.constant(99, tf.int64), 2), 1)
+
+  def test_other_losses_are_the_same_at_any_step(self):
+    self.assertIs(losses.at(losses.hinge, tf.constant(3)), losses.hinge)
+
+  @parameterized.named_parameters(
+    ("nu_of_zero", {"nu": 0.0}, "`nu` must be in .0, 1., got 0.0"),
+    ("nu_above_one", {"nu": 1.1}, "`nu`.*1.1"),
+    ("gamma_above_one", {"gamma": 1.5}, "`gamma`.*1.5"),
+    ("every_zero", {"every": 0}, "`every`.*0"),
+    ("no_mean", {"loss_fn": losses.relativistic}, "`loss_fn`.*`relativistic`"),
+  )
+  def test_bad_values_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      losses.TopK(**options)
+
+
 if __name__ == "__main__":
   tf.test.main()

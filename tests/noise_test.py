@@ -1,5 +1,7 @@
 """Draws depend on seed, step and purpose, and not on the replicas."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -86,6 +88,25 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
       now, then = y[:-1].reshape([-1]), y[1:].reshape([-1])
       correlation = np.corrcoef(now, then)[0, 1]
       self.assertLess(abs(correlation), 5 / len(now) ** 0.5)
+
+  def test_integers_are_all_those_asked_for_and_equally_often(self):
+    x = noise.integers(20000, -2, 3, 7, tf.constant(1, tf.int64), "shift")
+    values, counts = np.unique(x, return_counts=True)
+    self.assertAllEqual(values, range(-2, 4))
+    self.assertAllClose(counts / 20000, np.full([6], 1 / 6), atol=0.01)
+
+  def test_a_number_rounded_up_to_one_is_the_last_integer(self):
+    with mock.patch.object(noise, "uniform", return_value=tf.ones([2])):
+      x = noise.integers(2, -2, 3, 7, tf.constant(1, tf.int64), "shift")
+    self.assertAllEqual(x, [3, 3])
+
+  def test_integers_of_replicas_are_those_of_one(self):
+    step = tf.constant(1, tf.int64)
+    parts = testing.run_on_replicas(
+      lambda: noise.integers(5, 0, 99, 7, step, "shift")
+    )
+    whole = noise.integers(20, 0, 99, 7, step, "shift", share=0)
+    self.assertAllEqual(np.concatenate(parts), whole)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.engine import strategies
-from paragan_tf.types import Batch, ImageSpec
+from paragan_tf.game.penalties import View
+from paragan_tf.types import Batch, ImageSpec, Verdict
 
 NUM_REPLICAS = 4
 
@@ -100,6 +101,67 @@ def batch(
   """Returns one replica's share of one step."""
   reals = images(num, spec, seed), labels(num, spec, seed)
   return _tensors(Batch(*reals, z(num, z_dim, seed)))
+
+
+class Judge(tf.Module):
+  """A D whose slopes are known: `w x + q x^2 / 2`, and linear heads.
+
+  `seen` and `labels` list what it was asked about.
+  """
+
+  def __init__(self, q: float = 0.5, spec: ImageSpec = SPEC):
+    super().__init__()
+    size = spec.resolution**2 * spec.channels
+    self.w = tf.Variable(0.2 * z(1, size, seed=1)[0], name="w")
+    self.q = tf.Variable(q, name="q")
+    self.classes = tf.Variable(
+      z(size, spec.num_classes, seed=2), name="classes"
+    )
+    self.embed = tf.Variable(z(size, 4, seed=3), name="embed")
+    self.proxies = tf.Variable(z(spec.num_classes, 4, seed=5), name="proxies")
+    self.seen: List[tf.Tensor] = []
+    self.labels: List[tf.Tensor] = []
+
+  def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> Verdict:
+    self.seen.append(images)
+    self.labels.append(labels)
+    x = tf.reshape(images, [images.shape[0], -1])
+    squares = tf.reduce_sum(x**2, 1)
+    classes = tf.one_hot(labels, self.proxies.shape[0])
+    return Verdict(
+      logits=tf.linalg.matvec(x, self.w) + self.q * squares / 2,
+      features=tf.matmul(x, self.classes),
+      classes=tf.matmul(x, self.classes),
+      embedding=tf.math.l2_normalize(tf.matmul(x, self.embed), 1),
+      proxy=tf.math.l2_normalize(tf.matmul(classes, self.proxies), 1),
+    )
+
+
+class Maker(tf.Module):
+  """A G of one layer; `seen` and `labels` list what it was given."""
+
+  def __init__(self, spec: ImageSpec = SPEC):
+    super().__init__()
+    self.shape = [-1, spec.resolution, spec.resolution, spec.channels]
+    size = spec.resolution**2 * spec.channels
+    self.v = tf.Variable(z(4, size, seed=4), name="v")
+    self.seen: List[tf.Tensor] = []
+    self.labels: List[tf.Tensor] = []
+
+  def __call__(self, codes: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    self.seen.append(codes)
+    self.labels.append(labels)
+    return tf.reshape(tf.tanh(tf.matmul(codes, self.v)), self.shape)
+
+
+def view(d: Callable, g: Callable, who: str = "d", step: int = 3) -> View:
+  """Returns what a player sees in its move on six images."""
+  reals = batch(6)
+  fakes = g(reals.z, reals.labels)
+  count = tf.constant(step, tf.int64)
+  labels = tf.roll(reals.labels, 1, 0)
+  real, fake = d(reals.images, reals.labels), d(fakes, labels)
+  return View(who, d, g, reals, fakes, labels, real, fake, 7, count)
 
 
 def values(variables: Sequence[tf.Variable]) -> List[np.ndarray]:

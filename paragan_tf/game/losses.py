@@ -1,12 +1,17 @@
 """What each player wants: `Scores` -> `Losses`, one function a game.
 
+    loss_fn = at(loss_fn, step)    # Once a step, for those that change with it.
+    losses  = loss_fn(scores)
+
 They are TF-GAN's, with its label smoothing off: its default of .25 is in none
 of the papers.
 """
 
-from typing import Callable
+import inspect
+from typing import Callable, Union
 
 import gin
+import tensorflow as tf
 
 from paragan_tf.types import Losses, Scores
 
@@ -45,6 +50,79 @@ def relativistic(scores: Scores) -> Losses:
     d=losses.relativistic_discriminator_loss(scores.real, scores.fake),
     g=losses.relativistic_generator_loss(scores.real, scores.fake),
   )
+
+
+@gin.register
+class TopK:
+  """Counts only the best of the fakes in G's loss (arXiv 2002.06224).
+
+  Of the `b` fakes of one replica, G learns from the `k` that D takes most for
+  real; D learns from all. `k` starts at `b`, is multiplied by `gamma` after
+  every `every` steps (an epoch in the paper), and ends at `nu * b`.
+
+  `loss_fn` must be a mean over the fakes for G, which `relativistic` is not.
+  """
+
+  def __init__(
+    self,
+    loss_fn: LossFn = hinge,
+    nu: float = 0.5,
+    gamma: float = 0.99,
+    every: int = 1000,
+  ):
+    if not 0.0 < nu <= 1.0:
+      raise ValueError(f"`nu` must be in (0, 1], got {nu}.")
+    if not 0.0 < gamma <= 1.0:
+      raise ValueError(f"`gamma` must be in (0, 1], got {gamma}.")
+    if every < 1:
+      raise ValueError(f"`every` must be at least 1, got {every}.")
+    if inspect.unwrap(loss_fn) is inspect.unwrap(relativistic):
+      raise ValueError(
+        "`loss_fn` must be a mean over fakes, got `relativistic`, which "
+        "compares each with all: take `hinge` or another."
+      )
+    self.loss_fn = loss_fn
+    self.nu = nu
+    self.gamma = gamma
+    self.every = every
+
+  def k(self, step: tf.Tensor, b: int) -> tf.Tensor:
+    """Returns how many of `b` fakes count at a step, an int32 in [1, b]."""
+    epoch = tf.cast(step // self.every, tf.float32)
+    share = tf.maximum(tf.pow(self.gamma, epoch), self.nu)
+    # The small number is for products that come out just below an integer.
+    return tf.maximum(tf.cast(share * b + 1e-3, tf.int32), 1)
+
+  def at(self, step: tf.Tensor) -> LossFn:
+    """Returns the loss of one step."""
+
+    def loss_fn(scores: Scores) -> Losses:
+      d = self.loss_fn(scores).d
+      k = self.k(step, scores.fake.shape[0])
+      return Losses(d=d, g=_g_of_best(self.loss_fn, scores, k))
+
+    return loss_fn
+
+
+def at(loss_fn: Union[LossFn, TopK], step: tf.Tensor) -> LossFn:
+  """Returns the loss of one step: itself, unless it changes with the step."""
+  return loss_fn.at(step) if isinstance(loss_fn, TopK) else loss_fn
+
+
+def _g_of_best(loss_fn: LossFn, scores: Scores, k: tf.Tensor) -> tf.Tensor:
+  """Returns G's mean over the `k` highest scores; ties count once each.
+
+  A constant stands in for the other scores, so that shapes do not depend on
+  `k`; what it adds to the mean is known, and taken off again.
+  """
+  best = tf.sort(scores.fake, direction="DESCENDING")
+  b = best.shape[0]
+  constant = tf.stop_gradient(tf.fill([b], best[0]))
+  filled = tf.where(tf.range(b) < k, best, constant)
+  with_constant = loss_fn(scores._replace(fake=filled)).g
+  of_constant = tf.stop_gradient(loss_fn(scores._replace(fake=constant)).g)
+  left_out = tf.cast(b - k, best.dtype)
+  return (b * with_constant - left_out * of_constant) / tf.cast(k, best.dtype)
 
 
 def _tfgan(kind: str, scores: Scores, **options) -> Losses:

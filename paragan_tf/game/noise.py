@@ -40,9 +40,18 @@ def normal(
 
 
 def uniform(
-  count: int, seed: int, step: tf.Tensor, purpose: str, share, stream: int = 0
+  count: int,
+  seed: int,
+  step: tf.Tensor,
+  purpose: str,
+  share: Optional[Union[int, tf.Tensor]] = None,
+  stream: int = 0,
 ) -> tf.Tensor:
-  """Returns `count` numbers in (0, 1), those of one share."""
+  """Returns `count` numbers in (0, 1), those of one share.
+
+  `share` says which; by default that of this replica.
+  """
+  share = collectives.replica_id() if share is None else share
   salt = zlib.crc32(f"{purpose}/{stream}/{seed}".encode())
   key = _mixed(tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), _uint(salt)))
   first = tf.cast(share, tf.uint32) * _uint(count)
@@ -51,6 +60,22 @@ def uniform(
   # The upper 24 bits, at the middle of their interval.
   upper = tf.cast(tf.bitwise.right_shift(bits, _uint(8)), tf.float32)
   return (upper + 0.5) * 2.0**-24
+
+
+def integers(
+  count: int,
+  low: int,
+  high: int,
+  seed: int,
+  step: tf.Tensor,
+  purpose: str,
+  share: Optional[Union[int, tf.Tensor]] = None,
+) -> tf.Tensor:
+  """Returns `count` int32 in [low, high], both ends among them."""
+  num = high - low + 1
+  places = uniform(count, seed, step, purpose, share) * num
+  # Next to 1, a product in float32 may be rounded up to `num`.
+  return low + tf.minimum(tf.cast(places, tf.int32), num - 1)
 
 
 def _mixed(x: tf.Tensor) -> tf.Tensor:

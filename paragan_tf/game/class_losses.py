@@ -1,0 +1,108 @@
+"""What players pay for classes: D for real images, G for its fakes."""
+
+from typing import Tuple
+
+import gin
+import tensorflow as tf
+
+from paragan_tf.game.penalties import Penalty, View, positive, said
+from paragan_tf.types import Verdict
+
+
+@gin.register
+class AuxiliaryClassifier(Penalty):
+  """AC-GAN's cross-entropy of the right class (arXiv 1610.09585).
+
+  D pays for real images and, `with_fakes`, for fakes, as in the paper; without,
+  it does not learn classes from G's mistakes.
+  """
+
+  who = "dg"
+
+  def __init__(
+    self,
+    weight: float = 1.0,
+    with_fakes: bool = True,
+    period: int = 1,
+    name: str = "auxiliary_classifier",
+  ):
+    super().__init__(period, name)
+    self.weight = positive("weight", weight)
+    self.with_fakes = with_fakes
+
+  def term(self, view):
+    """Returns the weighted mean over the batch, or the sum of two."""
+    loss = self._cross_entropy(*_own(view, self))
+    if view.who == "d" and self.with_fakes:
+      loss += self._cross_entropy(view.fake, view.fake_labels)
+    return self.weight * loss
+
+  def _cross_entropy(self, verdict: Verdict, labels) -> tf.Tensor:
+    return tf.reduce_mean(
+      tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=labels, logits=said(verdict, "classes", self)
+      )
+    )
+
+
+@gin.register
+class Contrastive(Penalty):
+  """ContraGAN's 2C loss (arXiv 2006.12681), on the images of one replica.
+
+  An image is to be nearer to its label's proxy and to images of its class than
+  to the rest: minus the log of the share that they have of all,
+
+      exp(x_i e_i / t) + sum of exp(x_i x_k / t) over k != i,
+
+  with `x` the embeddings, `e` the proxies and `t` the temperature.
+  """
+
+  who = "dg"
+
+  def __init__(
+    self,
+    weight: float = 1.0,
+    temperature: float = 1.0,
+    period: int = 1,
+    name: str = "contrastive",
+  ):
+    super().__init__(period, name)
+    if temperature <= 0:
+      raise ValueError(f"`temperature` must be above 0, got {temperature}.")
+    self.weight = positive("weight", weight)
+    self.temperature = temperature
+
+  def term(self, view):
+    """Returns the weighted mean over the batch."""
+    verdict, labels = _own(view, self)
+    x, e = (said(verdict, what, self) for what in ("embedding", "proxy"))
+    return self.weight * contrast(x, e, labels, self.temperature)
+
+
+def contrast(
+  x: tf.Tensor, e: tf.Tensor, labels: tf.Tensor, t: float
+) -> tf.Tensor:
+  """Returns the 2C loss of embeddings and proxies, both `[b, e]`."""
+  to_proxy = tf.reduce_sum(x * e, 1, keepdims=True) / t
+  to_images = tf.matmul(x, x, transpose_b=True) / t
+  same = tf.equal(labels[:, None], labels[None])
+  other = ~tf.eye(x.shape[0], dtype=tf.bool)
+
+  def log_sum(mask):
+    # Out of reach for cosines, and yet no infinity that gradients meet.
+    kept = tf.where(mask, to_images, to_images.dtype.min / 2)
+    return tf.reduce_logsumexp(tf.concat([to_proxy, kept], 1), 1)
+
+  return tf.reduce_mean(log_sum(other) - log_sum(same & other))
+
+
+def _own(view: View, penalty: Penalty) -> Tuple[Verdict, tf.Tensor]:
+  """Returns the verdict and labels of the images that a player answers for."""
+  verdict, labels = view.real, view.batch.labels
+  if view.who == "g":
+    verdict, labels = view.fake, view.fake_labels
+  if labels is None:
+    raise ValueError(
+      f"`{type(penalty).__name__}` needs labels, got `None`: take labeled data."
+    )
+  return verdict, labels
