@@ -62,7 +62,7 @@ def mean(
   num = num_replicas()
   if num == 1 or not values:
     return values
-  if weights is not None and _copies_suffice():
+  if weights is not None and _are_known(weights) and _copies_suffice():
     context = tf.distribute.get_replica_context()
     return context.merge_call(_weighted, args=(values, _Known(weights)))
   if weights is not None:
@@ -123,6 +123,10 @@ def _copies_suffice() -> bool:
   devices = extended.worker_devices
   is_cpu = all("CPU:" in device.upper() for device in devices)
   return is_cpu and len(devices) == num_replicas()
+
+
+def _are_known(weights: Sequence[Weight]) -> bool:
+  return all(isinstance(weight, (int, float)) for weight in weights)
 
 
 def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:

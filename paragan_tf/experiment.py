@@ -1,6 +1,6 @@
 """What a run computes with, wired from gin: the file that knows every room."""
 
-from typing import Callable, List, Mapping, Optional
+from typing import Callable, List, Mapping, Optional, Sequence
 
 import gin
 import numpy as np
@@ -18,8 +18,10 @@ from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.engine.step import Player, Step
 from paragan_tf.game import losses
+from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.optimizers import Adam, Optimizer
+from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Schedule, Sequential
 from paragan_tf.outputs import checkpoints, features, metrics, samples
@@ -41,6 +43,7 @@ def player(
   exchange: Callable[..., Exchange] = AllReduce,
   clip_norm: Optional[float] = None,
   regularizer: Optional[Regularizer] = None,
+  penalties: Sequence[Penalty] = (),
 ) -> Player:
   """Makes one player; gin scope `g/` or `d/` says which."""
   if clip_norm is not None and clip_norm <= 0:
@@ -51,6 +54,7 @@ def player(
     exchange(name=f"{name}_exchange"),
     clip_norm,
     regularizer,
+    tuple(penalties),
   )
 
 
@@ -70,6 +74,7 @@ class Experiment:
     loss: losses.LossFn = losses.hinge,
     schedule: Callable[[], Schedule] = Sequential,
     ema: Callable[..., Ema] = Ema,
+    augment: Optional[Callable[[], Augment]] = None,
     extractor: Optional[Callable[[], features.Extractor]] = None,
     seed: int = 0,
   ):
@@ -94,6 +99,7 @@ class Experiment:
     self.spec = self.input_fn.spec
     self.extractor = extractor
     self._nets = nets or {}
+    self._augment = augment
     self._parts = (loss, self._schedule, ema, seed)
     with strategies.scope(strategy):
       self.step = self.make_step()
@@ -108,11 +114,15 @@ class Experiment:
     """
     loss, schedule, ema, seed = self._parts
     g, d = (self._player("g", "g", seed), self._player("d", "d", seed))
+    for who, side in (("g", g), ("d", d)):
+      check(side.penalties, who)
     twin = self._player("g", "g_ema", seed).net
     apart = None
     if schedule.roles:
       apart = self._apart(schedule, {"g": g.exchange, "d": d.exchange}, seed)
-    return Step(g, d, loss, schedule, ema(g.net, twin), seed, count, apart)
+    augment = self._augment and self._augment()
+    average = ema(g.net, twin)
+    return Step(g, d, loss, schedule, average, seed, count, apart, augment)
 
   def _apart(self, schedule, exchanges, seed: int) -> Apart:
     for name, exchange in exchanges.items():

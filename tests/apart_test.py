@@ -11,7 +11,15 @@ from paragan_tf import collectives
 from paragan_tf.engine import strategies
 from paragan_tf.engine.apart import Apart
 from paragan_tf.engine.step import Player, Step
-from paragan_tf.game import losses, noise, optimizers, schedule, turns
+from paragan_tf.game import (
+  losses,
+  noise,
+  optimizers,
+  penalties,
+  schedule,
+  turns,
+)
+from paragan_tf.game.augment import Ada
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import linear
 from paragan_tf.sync import exchange
@@ -470,6 +478,21 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(np.isfinite(b), np.ones_like(b, bool))
       if a.ndim > 2:  # D's bias has no gradient in a balanced game.
         self.assertNotAllClose(a, b, atol=1e-6)
+
+  @parameterized.parameters(exchange.AllReduce, exchange.Periodic)
+  def test_what_adapts_to_d_agrees_where_only_some_play_it(self, make):
+    step = make_step(testing.strategy(), make)
+    with strategies.scope(testing.strategy()):
+      paid = (penalties.R1(period=1), penalties.LeCam(start_step=1, decay=0.5))
+      step.augment = Ada(target=0.0, speed=8)
+    step.players["d"] = step.players["d"]._replace(penalties=paid)
+    runner = Runner(step)
+    for t in range(2):
+      runner(t)
+    for variable in (paid[1].real, paid[1].fake, step.augment.p):
+      copies = np.stack(strategies.copies(runner.strategy, variable))
+      self.assertAllEqual(copies, np.broadcast_to(copies[0], copies.shape))
+      self.assertNotEqual(copies[0], 0.0)
 
   def test_damping_divides_the_rate_by_the_age(self):
     runner = Runner(

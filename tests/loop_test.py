@@ -16,13 +16,41 @@ class Counter(tf.Module):
     self.phases = []
     self.total = tf.Variable(0.0)
 
+  def first_like(self, phase):
+    return phase
+
   def __call__(self, images, labels, phase):
     self.phases.append(phase)
     self.total.assign_add(tf.reduce_sum(images))
     return {"g/loss": tf.reduce_sum(labels), "d/loss": tf.constant(2.0)}
 
 
+class Rare(Counter):
+  """Does something else in the first of five phases, and logs it."""
+
+  cycle = 5
+
+  def first_like(self, phase):
+    return min(phase, 1)
+
+  def __call__(self, images, labels, phase):
+    logs = super().__call__(images, labels, phase)
+    return {**logs, "d/loss": tf.constant(float(phase == 0))}
+
+
 class InnerLoopTest(tf.test.TestCase):
+  def test_phases_that_are_alike_are_traced_once(self):
+    step = Rare()
+    data = tf.data.Dataset.range(100).map(
+      lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))
+    )
+    inner = loop.InnerLoop(tf.distribute.get_strategy(), step, iter(data), 1)
+    logs = inner(10)
+    self.assertEqual(step.phases, [0, 1])
+    self.assertAllClose(step.total, sum(range(10)))
+    self.assertAllClose(logs["g/loss"], sum(range(10)) / 10)
+    self.assertAllClose(logs["d/loss"], 1 / 5)
+
   def test_runs_whole_cycles_in_one_program(self):
     step = Counter()
     data = tf.data.Dataset.range(100).map(

@@ -6,7 +6,7 @@ from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
 from paragan_tf.game import class_losses, consistency, penalties
-from paragan_tf.types import Verdict
+from paragan_tf.types import Scores, Verdict
 from tests import testing
 
 # Who pays, the penalty, and the variables that its gradient reaches.
@@ -304,11 +304,7 @@ class LeCamTest(tf.test.TestCase):
   def test_averages_follow_the_logits(self):
     penalty = penalties.LeCam(decay=0.9, start_step=2)
     update = tf.function(
-      lambda real, fake, step: penalty.update(
-        logits([0.0], [0.0])._replace(
-          real=Verdict(real), fake=Verdict(fake), step=step
-        )
-      )
+      lambda real, fake, step: penalty.update(Scores(real, fake), step)
     )
     real = fake = 0.0
     for step in range(5):
@@ -341,7 +337,7 @@ class LeCamTest(tf.test.TestCase):
     def replica(real, fake, weight):
       view = logits([0.0], [0.0])
       view = view._replace(real=Verdict(real), fake=Verdict(fake))
-      penalty.update(view, weight)
+      penalty.update(Scores(real, fake), view.step, weight)
       # Of its own logits and everyone's averages.
       return penalty(view._replace(step=tf.constant(9, tf.int64)))
 

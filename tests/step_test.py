@@ -7,13 +7,16 @@ from absl.testing import parameterized
 from paragan_tf.engine import strategies
 from paragan_tf.engine.step import MOVES, Player, Step
 from paragan_tf.game import (
+  consistency,
   losses,
   noise,
   optimizers,
+  penalties,
   regularizers,
   schedule,
   turns,
 )
+from paragan_tf.game.augment import Ada
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import dcgan, linear, norms
 from paragan_tf.sync import exchange
@@ -37,6 +40,8 @@ def make_step(
   loss=losses.hinge,
   clip_norm=None,
   regularizer=None,
+  penalties=lambda: (),
+  augment=lambda: None,
   **sizes,
 ):
   """Builds a whole step from small parts."""
@@ -52,11 +57,13 @@ def make_step(
         make_exchange(),
         clip_norm,
         regularizer,
+        tuple(penalties()),
       ),
       loss,
       schedule.Sequential(num_d_steps, num_g_steps, g_batch_size, reuse_fakes),
       Ema(g, twin, decay=0.5, start_step=1),
       seed=3,
+      augment=augment(),
     )
 
 
@@ -297,6 +304,110 @@ class PolicyTest(tf.test.TestCase):
     self.assertAllClose(logs["d/update_ratio"], step / size, rtol=1e-4)
     self.assertAllClose(logs["d/rate"], 0.01)
     self.assertAllClose(logs["exchange/bytes"], 0.0)
+
+
+class TermsTest(tf.test.TestCase, parameterized.TestCase):
+  """What is paid beside the game's loss."""
+
+  def run_steps(self, step, num_steps, size=4):
+    """Returns D's first kernel after each step."""
+    kernels = []
+    for t in range(num_steps):
+      images, labels = (
+        testing.images(size, seed=t),
+        testing.labels(size, seed=t),
+      )
+      step(tf.constant(images), tf.constant(labels), t % step.cycle)
+      kernels.append(step.players["d"].net.trainable_variables[0].numpy())
+    return kernels
+
+  def test_a_lazy_penalty_is_paid_in_its_phase_only(self):
+    def lazy():
+      return [penalties.LeCam(start_step=0, period=3)]
+
+    step = make_step(ONE(), penalties=lazy)
+    self.assertEqual(step.cycle, 3)
+    self.assertEqual([step.first_like(p) for p in range(3)], [0, 1, 1])
+    for phase, is_due in ((0, True), (1, False), (2, False)):
+      kernels = []
+      for made in (lazy, lambda: ()):
+        step = make_step(ONE(), penalties=made)
+        step(
+          tf.constant(testing.images(4)), tf.constant(testing.labels(4)), phase
+        )
+        kernels.append(step.players["d"].net.trainable_variables[0].numpy())
+      moved = np.abs(kernels[0] - kernels[1]).max()
+      self.assertEqual(bool(moved > 1e-7), is_due, phase)
+
+  def test_a_cycle_holds_all_periods(self):
+    step = make_step(
+      ONE(),
+      make_exchange=exchange.Periodic,
+      penalties=lambda: [penalties.R1(period=3)],
+    )
+    self.assertEqual(step.cycle, 6)
+    kinds = [step.first_like(phase) for phase in range(6)]
+    self.assertEqual(kinds, [0, 1, 2, 3, 2, 1])
+
+  def test_penalties_are_averaged_over_replicas_as_losses_are(self):
+    def made():
+      return [
+        penalties.R1(gamma=1.0, period=1),
+        penalties.LeCam(weight=0.5, start_step=1, decay=0.5),
+      ]
+
+    def augment():
+      return Ada(policy=("flip", "translation"), target=0.0, speed=8)
+
+    options = dict(penalties=made, augment=augment)
+    images = [testing.images(8, seed=t) for t in range(3)]
+    labels = [testing.labels(8, seed=t) for t in range(3)]
+    alone = make_step(ONE(), **options)
+    shared = make_step(testing.strategy(), **options)
+    run_whole(alone, images, labels, 3)
+    run_shared(shared, images, labels, 3)
+    expected = weights(alone, ONE())
+    got = weights(shared, testing.strategy())
+    self.assertIn("lecam/real:0", got)
+    self.assertNotAllClose(got["augment/p:0"], 0.0)
+    for name, value in expected.items():
+      self.assertAllClose(got[name], value, atol=1e-5, msg=name)
+
+  def test_g_may_pay_for_its_weights_directly(self):
+    step = make_step(ONE())
+    player = step.players["g"]
+    step.players["g"] = player._replace(
+      penalties=(consistency.LatentConsistency(g_weight=50.0, deviation=1.0),)
+    )
+    plain = make_step(ONE())
+    self.run_steps(step, 1)
+    self.run_steps(plain, 1)
+    names = ("d", "g")
+    moved = {
+      who: np.abs(
+        step.players[who].net.trainable_variables[0]
+        - plain.players[who].net.trainable_variables[0]
+      ).max()
+      for who in names
+    }
+    self.assertEqual(moved["d"], 0.0)
+    self.assertGreater(moved["g"], 1e-5)
+
+  def test_top_k_follows_the_count_of_steps(self):
+    loss = losses.TopK(losses.hinge, nu=0.25, gamma=0.25, every=1)
+    step, plain = make_step(ONE(), loss=loss), make_step(ONE())
+    differ = []
+    for a, b in zip(*(self.run_g(one) for one in (step, plain))):
+      differ.append(bool(np.abs(a - b).max() > 1e-6))
+    self.assertEqual(differ, [False, True])
+
+  def run_g(self, step):
+    kernels = []
+    for t in range(2):
+      images, labels = testing.images(4, seed=t), testing.labels(4, seed=t)
+      step(tf.constant(images), tf.constant(labels), 0)
+      kernels.append(step.players["g"].net.trainable_variables[0].numpy())
+    return kernels
 
 
 if __name__ == "__main__":

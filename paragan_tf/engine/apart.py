@@ -33,7 +33,7 @@ from paragan_tf.game import noise, turns
 from paragan_tf.game.cache import Cache, Parcel, Store, parcel
 from paragan_tf.game.losses import LossFn
 from paragan_tf.game.schedule import Asynchronous
-from paragan_tf.types import Batch, ImageSpec, Mode, Net
+from paragan_tf.types import Batch, ImageSpec, Mode, Net, Scores
 
 Logs = Dict[str, tf.Tensor]
 LOG_NAMES = (
@@ -106,6 +106,7 @@ class Apart(tf.Module):
     self,
     nets: Mapping[str, Net],
     loss_fn: LossFn,
+    terms: Mapping[str, turns.Terms],
     batch: Batch,
     phase: int,
     count: tf.Tensor,
@@ -114,12 +115,12 @@ class Apart(tf.Module):
 
     def as_g():
       with self.place("g"):
-        move, sent = self._g_move(nets, loss_fn, batch, count)
-      return _Played(move, _nothing(nets["d"]), sent, _no_age())
+        move, sent = self._g_move(nets, loss_fn, terms["g"], batch, count)
+      return _Played(move, self._no_d_move(nets["d"]), sent, _no_age())
 
     def as_d():
       with self.place("d"):
-        move, age = self._d_move(nets, loss_fn, batch, phase, count)
+        move, age = self._d_move(nets, loss_fn, terms["d"], batch, phase, count)
       return _Played(_nothing(nets["g"]), move, self._no_parcel(), age)
 
     def as_both():
@@ -197,18 +198,18 @@ class Apart(tf.Module):
     table = tf.constant([fn(replica) for replica in range(self._num)])
     return tf.gather(table, collectives.replica_id())
 
-  def _g_move(self, nets, loss_fn, batch: Batch, count):
+  def _g_move(self, nets, loss_fn, terms, batch: Batch, count):
     size = self._sizes.g
     z = self._z(nets["g"], size, count, "z0", self._schedule.g_place)
     batch = Batch(
       turns.repeated(batch.images, size), turns.repeated(batch.labels, size), z
     )
     fakes = turns.draw(nets["g"], batch, Mode.TURN)
-    move = turns.g_move(fakes, nets["d"], batch, loss_fn)
+    move = turns.g_move(fakes, nets["d"], batch, loss_fn, terms)
     images = tf.stop_gradient(fakes.images)
     return move, parcel(images, batch.labels, self._sizes.sent)
 
-  def _d_move(self, nets, loss_fn, batch: Batch, phase: int, count):
+  def _d_move(self, nets, loss_fn, terms, batch: Batch, phase: int, count):
     place = self._looked_up(self._schedule.share)
     since = phase % self._periods["g"]
     images, labels, born = self.cache.take(since, count, place)
@@ -226,7 +227,9 @@ class Apart(tf.Module):
       None if batch.labels is None else labels,
       lambda grad: [],
     )
-    move = turns.d_move(fakes, nets["d"], batch, loss_fn)
+    # The codes of fakes from the cache are not at hand, so G is not either.
+    terms = terms._replace(g=None)
+    move = turns.d_move(fakes, nets["d"], batch, loss_fn, terms)
     return move, tf.where(born < 0, _no_age(), count - born)
 
   def _z(self, g: Net, size: int, count, purpose: str, place) -> tf.Tensor:
@@ -251,6 +254,10 @@ class Apart(tf.Module):
     joined = Parcel(*(tf.concat(pieces, 1) for pieces in zip(*parts)))
     size = [self._num_sent, *self.cache.images.shape[1:]]
     return joined._replace(images=tf.ensure_shape(joined.images, size))
+
+  def _no_d_move(self, d: Net) -> turns.Move:
+    zeros = tf.zeros([self._sizes.d])
+    return _nothing(d)._replace(scores=Scores(zeros, zeros))
 
   def _no_parcel(self) -> Parcel:
     shape = [1, self._sizes.sent, *self.cache.images.shape[2:]]

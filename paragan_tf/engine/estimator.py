@@ -193,8 +193,11 @@ def _train_spec(step: Step, images, labels, model_dir: str):
       return at(0)
     # All replicas are at the same step, so all take the same branch.
     phase = tf.cast(step.count % step.cycle, tf.int32)
-    branches = {i: lambda i=i: at(i) for i in range(step.cycle)}
-    return tf.switch_case(phase, branches)
+    firsts = [step.first_like(i) for i in range(step.cycle)]
+    kinds = sorted(set(firsts))
+    branches = {i: lambda at_=k: at(at_) for i, k in enumerate(kinds)}
+    kind = tf.gather([kinds.index(first) for first in firsts], phase)
+    return tf.switch_case(kind, branches)
 
   logs = train()
   with tf.control_dependencies([logs]):

@@ -10,6 +10,7 @@ Pseudo-code:
       for action in actions: action(step, logs)  # plain callables
 """
 
+import functools
 import time
 from typing import Callable, Dict, Iterable, Iterator, Sequence
 
@@ -38,6 +39,7 @@ class InnerLoop:
     self._step = step
     self._iterator = iterator
     self._images_per_step = images_per_step
+    self._shared: Dict[int, Callable] = {}
     # Without AutoGraph, which would convert every net: tracing is faster.
     self._run = tf.function(self._cycles, autograph=False)
 
@@ -61,7 +63,7 @@ class InnerLoop:
     def cycle(done, sums, wait, ended):
       for phase in range(self._step.cycle):
         element, came = self._next(iterator)
-        sums += self._run_step(element, phase)
+        sums += self._traced(phase)(element)
         wait += tf.maximum(came - ended, 0.0)
         with tf.control_dependencies([sums]):
           ended = tf.timestamp()
@@ -84,6 +86,18 @@ class InnerLoop:
     element = next(iterator)
     with tf.control_dependencies(tf.nest.flatten(self._local(element))):
       return element, tf.timestamp()
+
+  def _traced(self, phase: int) -> Callable:
+    """Returns the step of a phase; phases that are alike share their trace."""
+    step = self._step
+    alike = [step.first_like(other) for other in range(step.cycle)]
+    first = alike[phase]
+    run = functools.partial(self._run_step, phase=first)
+    if alike.count(first) == 1:
+      return run
+    if first not in self._shared:
+      self._shared[first] = tf.function(run, autograph=False)
+    return self._shared[first]
 
   def _run_step(self, element, phase: int) -> tf.Tensor:
     """Returns the local replicas' mean of the logs, in order of their names."""

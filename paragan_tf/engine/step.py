@@ -18,16 +18,18 @@ moves of a turn come about.
 
 import contextlib
 import math
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
 from paragan_tf import collectives
 from paragan_tf.engine.apart import LOG_NAMES, Apart, Part
-from paragan_tf.game import noise, turns
+from paragan_tf.game import losses, noise, turns
+from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.losses import LossFn
 from paragan_tf.game.optimizers import Optimizer
+from paragan_tf.game.penalties import Penalty
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Round, Schedule, moves
 from paragan_tf.sync.exchange import Counts, Exchange
@@ -35,6 +37,7 @@ from paragan_tf.types import Batch, Mode, Net
 
 Logs = Dict[str, tf.Tensor]
 MOVES = {"d": turns.d_move, "g": turns.g_move}
+_ROUND = 1_000_003  # Between the seeds of two rounds.
 _LOGGED = ("grad_norm", "loss", "rate", "update_ratio")
 
 
@@ -47,6 +50,7 @@ class Player(NamedTuple):
     exchange: How its replicas agree.
     clip_norm: The largest norm of its whole gradient, after the exchange.
     regularizer: What it pays for its weights beside its loss.
+    penalties: What it pays for how it moves.
   """
 
   net: Net
@@ -54,6 +58,7 @@ class Player(NamedTuple):
   exchange: Exchange
   clip_norm: Optional[float] = None
   regularizer: Optional[Regularizer] = None
+  penalties: Tuple[Penalty, ...] = ()
 
 
 class Step(tf.Module):
@@ -69,6 +74,7 @@ class Step(tf.Module):
     seed: int,
     count: Optional[tf.Variable] = None,
     apart: Optional[Apart] = None,
+    augment: Optional[Augment] = None,
   ):
     super().__init__(name="step")
     self.players = {"g": g, "d": d}
@@ -77,6 +83,7 @@ class Step(tf.Module):
     self.ema = ema
     self.seed = seed
     self.apart = apart
+    self.augment = augment
     if count is None:
       count = tf.Variable(
         0, trainable=False, dtype=tf.int64, name="global_step"
@@ -88,7 +95,27 @@ class Step(tf.Module):
   @property
   def cycle(self) -> int:
     """Steps after which all repeats: phases go from 0 to `cycle - 1`."""
+    periods = [x.period for p in self.players.values() for x in p.penalties]
+    return math.lcm(self._exchange_cycle, *periods)
+
+  @property
+  def _exchange_cycle(self) -> int:
     return math.lcm(*(p.exchange.period for p in self.players.values()))
+
+  def first_like(self, phase: int) -> int:
+    """Returns the first phase in which exactly the same happens.
+
+    A cycle may be long for a penalty that is rarely due; the phases between
+    need not be traced one by one.
+    """
+
+    def what_happens(phase: int):
+      players = self.players.values()
+      due = (x.due(phase) for p in players for x in p.penalties)
+      return phase % self._exchange_cycle, tuple(due)
+
+    kinds = [what_happens(earlier) for earlier in range(phase + 1)]
+    return kinds.index(kinds[-1])
 
   @property
   def log_names(self) -> List[str]:
@@ -133,19 +160,30 @@ class Step(tf.Module):
       if not moves("d", round_turns):
         size, batch = self._g_batch(size, batch)
       batch = batch._replace(z=self._z(size, index, count))
-      logs.update(self._round(round_turns, batch, phase))
+      terms = self._terms(phase, count, index)
+      logs.update(self._round(round_turns, batch, phase, terms))
     return logs
 
-  def _round(self, round_turns: Round, batch: Batch, phase: int) -> Logs:
+  def _round(
+    self,
+    round_turns: Round,
+    batch: Batch,
+    phase: int,
+    terms: Mapping[str, turns.Terms],
+  ) -> Logs:
     """Plays all turns on one batch of real images and one of fakes."""
     mode = Mode.TURN if moves("g", round_turns) else Mode.WATCH
     fakes = turns.draw(self.players["g"].net, batch, mode)
     d = self.players["d"].net
+    loss_fn = losses.at(self.loss_fn, terms["d"].step)
     logs = {}
     for turn in round_turns:
-      made = {who: MOVES[who](fakes, d, batch, self.loss_fn) for who in turn}
-      parts = {who: Part(move) for who, move in made.items()}
+      parts = {
+        who: Part(MOVES[who](fakes, d, batch, loss_fn, terms[who]))
+        for who in turn
+      }
       logs.update(self._update(parts, phase))
+      self._follow(parts, terms["d"].step)
     return logs
 
   def _round_apart(
@@ -153,10 +191,38 @@ class Step(tf.Module):
   ) -> Logs:
     """Plays one turn of both, each on replicas of its own."""
     nets = {who: player.net for who, player in self.players.items()}
-    parts, sent, logs = apart.play(nets, self.loss_fn, batch, phase, count)
+    terms = self._terms(phase, count, 0)
+    loss_fn = losses.at(self.loss_fn, count)
+    parts, sent, logs = apart.play(nets, loss_fn, terms, batch, phase, count)
     logs.update(self._update(parts, phase))
+    self._follow(parts, count)
     apart.exchange(sent, phase, count)
     return logs
+
+  def _terms(self, phase: int, count: tf.Tensor, index: int):
+    """Returns what each player's move counts in one round of a step."""
+    return {
+      who: turns.Terms(
+        [x for x in player.penalties if x.due(phase)],
+        self.augment,
+        self.players["g"].net,
+        self.seed + _ROUND * index,
+        count,
+      )
+      for who, player in self.players.items()
+    }
+
+  def _follow(self, parts: Mapping[str, Part], count: tf.Tensor) -> None:
+    """Lets what adapts to D follow its move."""
+    if "d" not in parts:
+      return
+    scores = parts["d"].move.scores
+    assert scores is not None
+    weight = None if self.apart is None else parts["d"].weight
+    for penalty in self.players["d"].penalties:
+      penalty.update(scores, count, weight)
+    if self.augment is not None:
+      self.augment.update(scores.real, weight)
 
   def _g_batch(self, size: int, batch: Batch) -> Tuple[int, Batch]:
     """Returns how many fakes G draws when it moves alone, and beside what."""

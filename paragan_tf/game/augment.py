@@ -9,7 +9,7 @@ what moves pixels is a product with a matrix, so that gradients of any order
 pass, and XLA has nothing to scatter.
 """
 
-from typing import Callable, Dict, NamedTuple, Sequence, Union
+from typing import Callable, Dict, NamedTuple, Optional, Sequence, Union
 
 import gin
 import numpy as np
@@ -141,11 +141,12 @@ class Augment(tf.Module):
     return images
 
   def update(
-    self, real_logits: tf.Tensor, weight: Union[float, tf.Tensor] = 1.0
+    self, real_logits: tf.Tensor, weight: Optional[collectives.Weight] = None
   ) -> None:
     """Adapts to what D says of real images; replica context.
 
-    `weight` is what this replica counts; the weights of all have mean 1.
+    `weight` is what this replica counts, 1 by default; the weights of all have
+    mean 1.
     """
 
 
@@ -259,10 +260,11 @@ class Ada(Augment):
       images = tf.where(on, _ADA[what](images, draw), images)
     return images
 
-  def update(self, real_logits, weight=1.0):
+  def update(self, real_logits, weight=None):
     """Moves `p` on; replica context."""
     signs = tf.sign(tf.cast(real_logits, tf.float32))
-    (r,) = collectives.mean([tf.reduce_mean(signs)], weight)
+    weights = None if weight is None else [weight]
+    (r,) = collectives.mean([tf.reduce_mean(signs)], weights)
     num_images = real_logits.shape[0] * collectives.num_replicas()
     p = self.p + num_images / self.speed * tf.sign(r - self.target)
     self.p.assign(tf.clip_by_value(p, 0.0, 1.0))

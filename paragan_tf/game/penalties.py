@@ -3,13 +3,13 @@
     if penalty.due(phase):         # A Python bool: settled while tracing.
       loss += penalty(view)
     ...
-    penalty.update(view)           # Every turn of D; most have no state.
+    penalty.update(scores, step)   # Every turn of D; most have no state.
 
 A lazy penalty is due in every `period`-th step, and is then multiplied by
 `period` (arXiv 1912.04958), so that its weight means the same for any period.
 """
 
-from typing import Callable, NamedTuple, Optional, Sequence, Union
+from typing import Callable, NamedTuple, Optional, Sequence
 
 import gin
 import tensorflow as tf
@@ -17,7 +17,7 @@ import tensorflow as tf
 from paragan_tf import collectives
 from paragan_tf.game import noise
 from paragan_tf.game.augment import Draw
-from paragan_tf.types import Batch, Verdict
+from paragan_tf.types import Batch, Scores, Verdict
 
 Labels = Optional[tf.Tensor]
 
@@ -79,10 +79,19 @@ class Penalty(tf.Module):
     """Returns it with its weight, as if it were due in every step."""
     raise NotImplementedError
 
-  def update(self, view: View, weight: Union[float, tf.Tensor] = 1.0) -> None:
-    """Moves its state on; replica context, in every turn of D.
+  def update(
+    self,
+    scores: Scores,
+    step: tf.Tensor,
+    weight: Optional[collectives.Weight] = None,
+  ) -> None:
+    """Moves its state on; replica context, after every move of D.
 
-    `weight` is what this replica counts; the weights of all have mean 1.
+    Args:
+      scores: What D said in its move.
+      step: Count of steps.
+      weight: What this replica counts, 1 by default; the weights of all have
+        mean 1.
     """
 
 
@@ -239,14 +248,14 @@ class LeCam(Penalty):
     begun = tf.cast(view.step >= self.start_step, real.dtype)
     return self.weight * begun * (real + fake)
 
-  def update(self, view, weight=1.0):
+  def update(self, scores, step, weight=None):
     """Lets the averages follow the logits of all replicas."""
-    verdicts = (view.real, view.fake)
-    means = tf.stack([tf.reduce_mean(v.logits) for v in verdicts])
-    (means,) = collectives.mean([means], weight)
+    means = tf.stack([tf.reduce_mean(logits) for logits in scores])
+    weights = None if weight is None else [weight]
+    (means,) = collectives.mean([means], weights)
     for average, mean in zip((self.real, self.fake), tf.unstack(means)):
       moved = self.decay * average + (1.0 - self.decay) * mean
-      average.assign(tf.where(view.step < self.start_step, mean, moved))
+      average.assign(tf.where(step < self.start_step, mean, moved))
 
 
 @gin.register
