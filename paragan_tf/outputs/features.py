@@ -39,6 +39,10 @@ class Extractor(Protocol):
     """The hash of its weights."""
 
   @property
+  def classes_of(self) -> str:
+    """The data set whose classes its logits are."""
+
+  @property
   def resizer(self) -> str:
     """How it brings images to the size it was trained on."""
 
@@ -73,6 +77,7 @@ class FashionClassifier(tf.Module):
   variables: no checkpoint stores them and no optimizer finds them.
   """
 
+  classes_of = "fashion"
   resolution = 32
   resizer = "32, area (bilinear from below)"
 

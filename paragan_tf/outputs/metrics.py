@@ -158,6 +158,7 @@ def measure(
   num_samples: Optional[int] = None,
   batch_size: int = 256,
   progress: Optional[Progress] = None,
+  knows_classes: bool = True,
 ) -> List[MetricValue]:
   """Measures "frechet" and "label_agreement", each with its floor.
 
@@ -178,6 +179,8 @@ def measure(
       `None`.
     batch_size: How many images are sampled and described at once.
     progress: Called after every batch.
+    knows_classes: Whether the extractor's classes are those of the labels; if
+      not, "label_agreement" is left out.
   """
   n = len(heldout_images) if num_samples is None else num_samples
   _check_counts(n, heldout_images, heldout_labels)
@@ -222,7 +225,7 @@ def measure(
       frechet_distance(heldout.features, reference.features),
     )
   ]
-  if heldout_labels is not None:
+  if heldout_labels is not None and knows_classes:
     values.append(
       MetricValue(
         "label_agreement",
