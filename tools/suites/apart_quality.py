@@ -163,4 +163,5 @@ def table(figures: Dict[str, float], quality: Quality) -> str:
       f"{SIDES[name][0]:44}{distance:22}"
       f"{figures[f'{name}_seconds']:<10.1f}{'' if name == 'sync' else speed}"
     )
+    lines[-1] = lines[-1].rstrip()
   return "\n".join(lines)

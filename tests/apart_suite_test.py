@@ -1,0 +1,159 @@
+"""The suite `async`: what it counts, what it says, and who it measures."""
+
+import functools
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from tests.suites_test import TINY
+from tools.suites import apart_figures, apart_plot, apart_quality
+from tools.suites.apart import Throughput
+from tools.suites.apart_quality import Curve, Quality
+from tools.suites.apart_sides import Cycle, PinnedDevice, RoleWork, TwoDevices
+from tools.suites.engines_sides import cluster_of
+from tools.suites.workers import Worker, ask_all, closing
+
+ASYNC = {"async": 60}
+WORK = RoleWork(g=10e6, d=8e6, draw=2e6)
+STEP = "gin/runs/benchmark_step.gin"
+
+
+def cycle(ready, done, num_steps=2, wall=10.0, waited=1.0):
+  """Returns a cycle with one talk, which begins and ends at these seconds."""
+  return Cycle(100.0, 100.0 + wall, waited, num_steps, 100 + np.c_[ready, done])
+
+
+def throughput():
+  """Returns two rounds of four steps with 32 images."""
+  both = [cycle([4.0], [7.0]), cycle([6.0], [8.0])]
+  return Throughput(
+    batch_size=32,
+    seconds={
+      "sync": np.array([4.0, 8.0]),
+      "sync_reuse": np.array([3.0, 6.0]),
+      "async": np.array([2.0, 5.0]),
+      "async_every_step": np.array([4.0, 4.0]),
+    },
+    num_bytes={
+      "sync": 100,
+      "sync_reuse": 100,
+      "async": 60,
+      "async_every_step": 120,
+    },
+    pinned={"sync": np.array([4.0, 4.0]), "async": np.array([2.0, 4.0])},
+    cycles={"sync": [both], "async": [both]},
+    work=WORK,
+  )
+
+
+def quality():
+  """Returns two seeds, three measurements."""
+  curves = {}
+  for i, name in enumerate(apart_quality.SIDES):
+    distances = np.array([[80.0, 40.0, 21.0], [80.0, 40.0, 19.0]]) * 2**i
+    seconds = np.array([[1.0, 2.0, 4.0]] * 2)
+    curves[name] = Curve(seconds, distances / (8.0 if name == "async" else 1.0))
+  return Quality(np.array([10, 20, 30]), curves)
+
+
+class FiguresTest(tf.test.TestCase):
+  def test_the_slower_role_sets_the_bound(self):
+    # Sync: 20 or 18 on two devices; roles: 10.
+    self.assertAllClose(tuple(apart_figures.bound(WORK)), (1.0, 0.9))
+    # On four devices 20 / 4 and 18 / 4; roles: the one D has 8.
+    self.assertAllClose(
+      tuple(apart_figures.bound(WORK, 3, 1)), (5 / 8, 4.5 / 8)
+    )
+    # Three devices; both of D have 4, G has 10.
+    self.assertAllClose(
+      tuple(apart_figures.bound(WORK, 1, 2)), (20 / 30, 18 / 30)
+    )
+
+  def test_a_talk_begins_when_the_last_one_is_ready(self):
+    parts = apart_figures.parts(throughput().cycles["async"])
+    # The first waits from 4 to 6; both talk from then, to 7 and to 8.
+    self.assertAllClose(
+      parts, np.array([[10 - 2 - 1 - 1, 2, 1, 1], [10 - 2 - 1, 0, 2, 1]]) / 2
+    )
+
+  def test_ratios_are_taken_within_a_round(self):
+    figures = apart_figures.gather([throughput()], num_steps=4)
+    # 4 / 2, 8 / 5.
+    self.assertAllClose(figures["async_vs_sync_throughput"], 1.8)
+    self.assertAllClose(figures["async_vs_sync_throughput_low"], 1.7)
+    self.assertAllClose(figures["async_vs_sync_reuse_throughput"], 1.35)
+    self.assertAllClose(figures["batch_32_pinned_async_vs_sync"], 1.5)
+    self.assertAllClose(figures["async_vs_sync_bytes"], 0.6)
+    self.assertAllClose(figures["bound_vs_sync"], 1.0)
+    self.assertAllClose(figures["batch_32_async_images_per_second"], 44.8)
+    table = apart_figures.table(figures, [throughput()])
+    self.assertIn("best at batch 32: async is 1.80 (1.70 - 1.90)", table)
+    self.assertIn("G 3000/1000/500/500  D 3500/0/1000/500", table)
+
+  def test_time_to_quality_is_found_between_measurements(self):
+    curve = Curve(np.array([[1.0, 3.0]]), np.array([[100.0, 1.0]]))
+    self.assertAllClose(apart_quality.time_to(10.0, curve), 2.0)
+    self.assertAllClose(apart_quality.time_to(200.0, curve), 1.0)
+    self.assertIsNone(apart_quality.time_to(0.5, curve))
+
+  def test_who_never_gets_there_is_said_so(self):
+    figures = apart_quality.gather(quality())
+    self.assertAllClose(figures["sync_frechet"], 20.0)
+    self.assertAllClose(figures["sync_frechet_std"], 2**0.5)
+    # Async stands at 20 with its first measurement, after 1 of 4 s.
+    self.assertAllClose(figures["async_vs_sync_time_to_quality"], 4.0)
+    self.assertEqual(figures["async_ttur_vs_sync_time_to_quality"], 0.0)
+    lines = apart_quality.table(figures, quality()).splitlines()
+    self.assertRegex(lines[1], r"^sync, .* 20\.0 \+- 1\.4 +4\.0$")
+    self.assertRegex(lines[2], r"4\.00$")
+    self.assertRegex(lines[-1], r"not reached$")
+
+  def test_the_picture_has_a_panel_for_each_thing(self):
+    figures = apart_figures.gather([throughput()], num_steps=4)
+    sizes = []
+    for runs, learned in (([throughput()], None), ([throughput()], quality())):
+      path = os.path.join(self.get_temp_dir(), "plot.png")
+      apart_plot.draw(figures, runs, learned, path)
+      shape = tf.io.decode_png(tf.io.read_file(path)).shape
+      sizes.append(shape[0])
+    self.assertEqual(sizes[1], 3 * sizes[0])
+
+
+class SidesTest(tf.test.TestCase):
+  def test_two_devices_train_and_count(self):
+    make = functools.partial(TwoDevices, STEP, (), TINY)
+    with closing([worker := Worker("two", make)]):
+      self.assertEqual(worker.ask("warm_up"), 1)
+      self.assertGreater(worker.ask("run", 2), 0.0)
+      # All weights, and no state in these nets.
+      num = 14 * 64 + 64 + 74 + 1
+      self.assertEqual(worker.ask("bytes_per_step"), 4 * num)
+      # For an image: G forward is 14 x 64. Its move is that, D's way back to
+      # the image (its scores are not needed for that), and G's gradient. D's
+      # is forward and gradient, of real and of fake.
+      work = worker.ask("work")
+      self.assertEqual(work.draw, 14 * 64)
+      self.assertEqual(work.g, 2 * 14 * 64 + 74)
+      self.assertEqual(work.d, 2 * 2 * 74)
+
+  def test_pinned_devices_take_the_time_of_every_talk(self):
+    files = ("gin/sync/paragan.gin",)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    pair = [
+      Worker(f"{core}", functools.partial(PinnedDevice, core, files, TINY), env)
+      for core, env in zip((cores * 2)[:2], cluster_of(2))
+    ]
+    with closing(pair):
+      both = ask_all(pair, "cycle")
+    for one in both:
+      self.assertEqual(one.num_steps, 2)
+      # Weights and fakes, once in a cycle.
+      self.assertEqual(one.talks.shape, (2, 2))
+      self.assertAllGreater(one.talks[:, 0], one.began)
+      self.assertAllGreater(one.talks[:, 1] - one.talks[:, 0], 0.0)
+      self.assertAllLess(one.talks[:, 1], one.ended)
+
+
+if __name__ == "__main__":
+  tf.test.main()
