@@ -1,8 +1,8 @@
 """BigGAN (arXiv 1809.11096).
 
-    [z0, z1, ...] = z                    # as many parts as blocks, and one
-    x = linear(z0)                       # to 4x4
-    x = block_i(x, [z_i, shared(label)]) # class-conditional norms
+[z0, z1, ...] = z                    # as many parts as blocks, and one
+x = linear(z0)                       # to 4x4
+x = block_i(x, [z_i, shared(label)]) # class-conditional norms
 """
 
 import functools

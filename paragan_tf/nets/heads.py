@@ -1,9 +1,9 @@
 """The end of a D: features -> `Verdict`.
 
-    none        logits = linear(features)
-    projection  logits += <embedding(labels), features>   (arXiv 1802.05637)
-    ac          classes = linear(features)                (arXiv 1610.09585)
-    2c          embedding, proxy, both of unit length     (arXiv 2006.12681)
+none        logits = linear(features)
+projection  logits += <embedding(labels), features>   (arXiv 1802.05637)
+ac          classes = linear(features)                (arXiv 1610.09585)
+2c          embedding, proxy, both of unit length     (arXiv 2006.12681)
 """
 
 from typing import Optional

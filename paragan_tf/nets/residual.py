@@ -8,8 +8,15 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
-from paragan_tf.nets import affines, attention, blocks, heads, layers
-from paragan_tf.nets import norms, plans
+from paragan_tf.nets import (
+  affines,
+  attention,
+  blocks,
+  heads,
+  layers,
+  norms,
+  plans,
+)
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
