@@ -1,6 +1,6 @@
 """Nets at their real size without memory: variables that are shapes only.
 
-    with abstract.variables(), tf.Graph().as_default():
+    with abstract.sizes():
       net = make_net()
       net(x, labels, mode).shape
 
@@ -48,8 +48,8 @@ tf.register_tensor_conversion_function(
 
 
 @contextlib.contextmanager
-def variables() -> Iterator[None]:
-  """Makes shapes inside, where variables were asked for."""
+def sizes() -> Iterator[None]:
+  """Makes shapes inside, where variables were asked for, in a new graph."""
 
   def make(next_creator, **kwargs):
     trainable = kwargs.get("trainable") is not False
@@ -66,6 +66,8 @@ def variables() -> Iterator[None]:
     stack.enter_context(mock.patch.object(layers, "_unit", lambda x: x))
     # Spectral norm changes no shape, and has most of the operations.
     stack.enter_context(mock.patch.object(layers.Weight, "__call__", _kernel))
+    stack.enter_context(tf.Graph().as_default())
+    # The scope belongs to the graph that is the default.
     stack.enter_context(tf.variable_creator_scope(make))
     yield
 

@@ -103,7 +103,7 @@ class SizeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*CASES)
   def test_every_net_has_its_shapes_and_size(self, nets, resolution, numbers):
     spec = ImageSpec(resolution, channels=3, num_classes=1000)
-    with tf.Graph().as_default(), abstract.variables():
+    with abstract.sizes():
       g, d = nets.Generator(spec, 0), nets.Discriminator(spec, 0)
       z = tf.compat.v1.placeholder(tf.float32, [None, g.z_dim])
       labels = tf.compat.v1.placeholder(tf.int32, [None])
@@ -136,7 +136,7 @@ class SizeTest(tf.test.TestCase, parameterized.TestCase):
     spec = ImageSpec(32, 3, 4)
     g = biggan.Generator(spec, 0, width=2)
     d = biggan.Discriminator(spec, 0, width=2)
-    with tf.Graph().as_default(), abstract.variables():
+    with abstract.sizes():
       a = biggan.Generator(spec, 0, width=2)
       b = biggan.Discriminator(spec, 0, width=2)
     for real, shapes in ((g, a), (d, b)):
@@ -160,9 +160,8 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     if size == 4 and player == "Discriminator":
       size = 2  # D comes down to 4 px.
     message = rf"`attention`.*\[.*32.*\].*got {size}"
-    with abstract.variables(), tf.Graph().as_default():
-      with self.assertRaisesRegex(ValueError, message):
-        getattr(nets, player)(spec, 0, attention=size)
+    with abstract.sizes(), self.assertRaisesRegex(ValueError, message):
+      getattr(nets, player)(spec, 0, attention=size)
 
   def test_the_place_of_attention(self):
     place = plans.attention_place
@@ -181,7 +180,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_by_default_each_part_has_twenty(self):
     for resolution, z_dim in ((32, 80), (128, 120), (512, 160)):
-      with abstract.variables(), tf.Graph().as_default():
+      with abstract.sizes():
         g = biggan.Generator(ImageSpec(resolution, 3, 10), 0)
       self.assertEqual(g.z_dim, z_dim)
 
