@@ -103,8 +103,10 @@ class Discriminator(residual.Discriminator):
   ):
     channels = plans.widths(spec.resolution, width, at_32=4)
     init = layers.orthogonal_init(seed)
-    options = residual.Options(channels, init, None, True, attention, remat)
-    super().__init__(spec, options, "sum", conditioning, embedding_dim, name)
+    options = residual.Options(channels, init, True, attention, remat)
+    super().__init__(
+      spec, options, None, "sum", conditioning, embedding_dim, name
+    )
 
 
 def _part(z_dim: Optional[int], num: int) -> int:

@@ -3,6 +3,7 @@
 Every block is called with `(x, cond, mode)`: `cond` is what its norms ask for.
 """
 
+import functools
 from typing import Any, Optional, Sequence
 
 import tensorflow as tf
@@ -52,16 +53,14 @@ class GeneratorBlock(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    options = {"init": init, "spectral": spectral}
+    conv = functools.partial(layers.Conv, init=init, spectral=spectral)
     with self.name_scope:
       self.norm1 = norm(inputs, name="norm1")
-      self.conv1 = layers.Conv(
-        inputs, outputs, resize="up", name="conv1", **options
-      )
+      self.conv1 = conv(inputs, outputs, resize="up", name="conv1")
       self.norm2 = norm(outputs, name="norm2")
-      self.conv2 = layers.Conv(outputs, outputs, name="conv2", **options)
-      self.shortcut = layers.Conv(
-        inputs, outputs, size=1, resize="up", name="shortcut", **options
+      self.conv2 = conv(outputs, outputs, name="conv2")
+      self.shortcut = conv(
+        inputs, outputs, size=1, resize="up", name="shortcut"
       )
 
   def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
@@ -91,7 +90,7 @@ class DiscriminatorBlock(tf.Module):
   ):
     super().__init__(name=name)
     resize = "down" if down else None
-    options = {"init": init, "spectral": spectral}
+    conv = functools.partial(layers.Conv, init=init, spectral=spectral)
     self.first = first
     self.norm1: Optional[norms.Norm] = None
     self.norm2: Optional[norms.Norm] = None
@@ -101,13 +100,11 @@ class DiscriminatorBlock(tf.Module):
         self.norm1 = norm(inputs, name="norm1")
       if norm is not None:
         self.norm2 = norm(outputs, name="norm2")
-      self.conv1 = layers.Conv(inputs, outputs, name="conv1", **options)
-      self.conv2 = layers.Conv(
-        outputs, outputs, resize=resize, name="conv2", **options
-      )
+      self.conv1 = conv(inputs, outputs, name="conv1")
+      self.conv2 = conv(outputs, outputs, resize=resize, name="conv2")
       if down or inputs != outputs:
-        self.shortcut = layers.Conv(
-          inputs, outputs, size=1, resize=resize, name="shortcut", **options
+        self.shortcut = conv(
+          inputs, outputs, size=1, resize=resize, name="shortcut"
         )
 
   def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
@@ -138,7 +135,7 @@ class DeepGeneratorBlock(tf.Module):
     super().__init__(name=name)
     self.up, self.outputs = up, outputs
     inner = _quarter(inputs)
-    options = {"init": init, "spectral": spectral}
+    conv = functools.partial(layers.Conv, init=init, spectral=spectral)
     resize = "up" if up else None
     with self.name_scope:
       self.norms = [
@@ -146,10 +143,10 @@ class DeepGeneratorBlock(tf.Module):
         for i, channels in enumerate([inputs, inner, inner, inner])
       ]
       self.convs = [
-        layers.Conv(inputs, inner, size=1, name="conv1", **options),
-        layers.Conv(inner, inner, resize=resize, name="conv2", **options),
-        layers.Conv(inner, inner, name="conv3", **options),
-        layers.Conv(inner, outputs, size=1, name="conv4", **options),
+        conv(inputs, inner, size=1, name="conv1"),
+        conv(inner, inner, resize=resize, name="conv2"),
+        conv(inner, inner, name="conv3"),
+        conv(inner, outputs, size=1, name="conv4"),
       ]
 
   def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
@@ -180,22 +177,18 @@ class DeepDiscriminatorBlock(tf.Module):
     super().__init__(name=name)
     self.down = down
     inner = _quarter(outputs)
-    options = {"init": init, "spectral": spectral}
+    conv = functools.partial(layers.Conv, init=init, spectral=spectral)
     resize = "down" if down else None
     self.more: Optional[layers.Conv] = None
     with self.name_scope:
       self.convs = [
-        layers.Conv(inputs, inner, size=1, name="conv1", **options),
-        layers.Conv(inner, inner, name="conv2", **options),
-        layers.Conv(inner, inner, name="conv3", **options),
-        layers.Conv(
-          inner, outputs, size=1, resize=resize, name="conv4", **options
-        ),
+        conv(inputs, inner, size=1, name="conv1"),
+        conv(inner, inner, name="conv2"),
+        conv(inner, inner, name="conv3"),
+        conv(inner, outputs, size=1, resize=resize, name="conv4"),
       ]
       if outputs > inputs:
-        self.more = layers.Conv(
-          inputs, outputs - inputs, size=1, name="more", **options
-        )
+        self.more = conv(inputs, outputs - inputs, size=1, name="more")
 
   def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
     """Keeps or halves the resolution."""

@@ -45,6 +45,7 @@ class Norm(tf.Module):
   ):
     super().__init__(name=name)
     self.epsilon = epsilon
+    self.affine: Any
     with self.name_scope:
       if affine is not None:
         self.affine = affine(channels)

@@ -1,6 +1,6 @@
 """How wide a net is at each resolution, and where its attention stands."""
 
-from typing import Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
 # Channels at 4, 8, 16, ... pixels in units of `width`: 64 px as in SNGAN, from
 # 128 to 512 px as in BigGAN's appendix, and one step further.
@@ -70,7 +70,7 @@ def attention_place(
   """
   if attention is None:
     return None
-  size = min(64, resolution // 2) if attention == "auto" else attention
+  size: Any = min(64, resolution // 2) if attention == "auto" else attention
   if size not in sizes:
     raise ValueError(
       "`attention` must be None, 'auto' or one of the resolutions "

@@ -26,7 +26,6 @@ class Options(NamedTuple):
   Attributes:
     channels: At 4, 8, 16, ... pixels.
     init: The first values of all kernels.
-    norm: What makes the norms, or `None` for none.
     spectral: Whether kernels are divided by their spectral norm.
     attention: At which resolution, see `plans.Attention`.
     remat: Whether blocks are computed anew for the gradient.
@@ -34,7 +33,6 @@ class Options(NamedTuple):
 
   channels: Tuple[int, ...]
   init: layers.Init
-  norm: Optional[norms.MakeNorm] = None
   spectral: bool = False
   attention: plans.Attention = None
   remat: bool = False
@@ -51,6 +49,7 @@ class Generator(tf.Module):
     self,
     spec: ImageSpec,
     options: Options,
+    norm: norms.MakeNorm,
     z_dim: int,
     modulation: str,
     name: str,
@@ -60,7 +59,7 @@ class Generator(tf.Module):
     self.modulation = modulation
     channels, init, spectral = options.channels, options.init, options.spectral
     sizes = [8 << i for i in range(len(channels) - 1)]
-    norm = self._norm(options)
+    conditional = self._conditional(norm, init)
     self.place = plans.attention_place(
       options.attention, spec.resolution, sizes
     )
@@ -71,14 +70,14 @@ class Generator(tf.Module):
       for i, (inputs, outputs) in enumerate(zip(channels, channels[1:])):
         self.blocks.append(
           blocks.GeneratorBlock(
-            inputs, outputs, init, norm, spectral, f"block{i}"
+            inputs, outputs, init, conditional, spectral, f"block{i}"
           )
         )
       if self.place is not None:
         self.attention = attention.SelfAttention(
           channels[self.place + 1], init, spectral
         )
-      self.norm = options.norm(channels[-1])
+      self.norm = norm(channels[-1])
       self.conv = layers.Conv(
         channels[-1], spec.channels, init, spectral=spectral
       )
@@ -95,10 +94,13 @@ class Generator(tf.Module):
     )
     return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, mode)), mode))
 
-  def _norm(self, options: Options) -> norms.MakeNorm:
+  def _conditional(
+    self, norm: norms.MakeNorm, init: layers.Init
+  ) -> norms.MakeNorm:
+    """Returns what makes the norms of blocks."""
     num_classes = self.spec.num_classes
     if self.modulation == "class":
-      return functools.partial(options.norm, num_classes=num_classes)
+      return functools.partial(norm, num_classes=num_classes)
     if self.modulation != "self":
       raise ValueError(
         "`modulation` of a G must be 'class' or 'self', "
@@ -107,9 +109,9 @@ class Generator(tf.Module):
     affine = functools.partial(
       affines.SelfModulation,
       inputs=self.z_dim + num_classes,
-      init=options.init,
+      init=init,
     )
-    return functools.partial(options.norm, affine=affine)
+    return functools.partial(norm, affine=affine)
 
   def _cond(self, z: tf.Tensor, labels: Optional[tf.Tensor]):
     if self.modulation == "class":
@@ -132,6 +134,7 @@ class Discriminator(tf.Module):
     self,
     spec: ImageSpec,
     options: Options,
+    norm: Optional[norms.MakeNorm],
     pooling: str,
     conditioning: Optional[str],
     embedding_dim: Optional[int],
@@ -155,7 +158,7 @@ class Discriminator(tf.Module):
             inputs,
             outputs,
             init,
-            options.norm,
+            norm,
             spectral,
             downs[i],
             i == 0,

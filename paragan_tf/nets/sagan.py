@@ -26,8 +26,8 @@ class Generator(residual.Generator):
   ):
     channels = plans.widths(spec.resolution, width)
     init = layers.glorot_init(seed)
-    options = residual.Options(channels, init, norm, True, attention, remat)
-    super().__init__(spec, options, z_dim, modulation, name)
+    options = residual.Options(channels, init, True, attention, remat)
+    super().__init__(spec, options, norm, z_dim, modulation, name)
 
 
 @gin.register
@@ -46,5 +46,5 @@ class Discriminator(residual.Discriminator):
   ):
     channels = plans.widths(spec.resolution, width)
     init = layers.glorot_init(seed)
-    options = residual.Options(channels, init, None, True, attention, remat)
-    super().__init__(spec, options, "sum", conditioning, None, name)
+    options = residual.Options(channels, init, True, attention, remat)
+    super().__init__(spec, options, None, "sum", conditioning, None, name)

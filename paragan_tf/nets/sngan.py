@@ -29,8 +29,8 @@ class Generator(residual.Generator):
   ):
     channels = plans.widths(spec.resolution, width)
     init = layers.glorot_init(seed)
-    options = residual.Options(channels, init, norm, remat=remat)
-    super().__init__(spec, options, z_dim, modulation, name)
+    options = residual.Options(channels, init, remat=remat)
+    super().__init__(spec, options, norm, z_dim, modulation, name)
 
 
 @gin.register
@@ -49,4 +49,4 @@ class Discriminator(residual.Discriminator):
     channels = plans.widths(spec.resolution, width)
     init = layers.glorot_init(seed)
     options = residual.Options(channels, init, spectral=True, remat=remat)
-    super().__init__(spec, options, "sum", conditioning, None, name)
+    super().__init__(spec, options, None, "sum", conditioning, None, name)

@@ -28,8 +28,8 @@ class Generator(residual.Generator):
   ):
     channels = plans.widths(spec.resolution, width)
     init = layers.glorot_init(seed)
-    options = residual.Options(channels, init, norm, remat=remat)
-    super().__init__(spec, options, z_dim, modulation, name)
+    options = residual.Options(channels, init, remat=remat)
+    super().__init__(spec, options, norm, z_dim, modulation, name)
 
 
 @gin.register
@@ -51,5 +51,5 @@ class Discriminator(residual.Discriminator):
   ):
     channels = plans.widths(spec.resolution, width)
     init = layers.glorot_init(seed)
-    options = residual.Options(channels, init, norm, remat=remat)
-    super().__init__(spec, options, "mean", conditioning, None, name)
+    options = residual.Options(channels, init, remat=remat)
+    super().__init__(spec, options, norm, "mean", conditioning, None, name)
