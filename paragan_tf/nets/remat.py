@@ -56,6 +56,7 @@ def remat(block: tf.Module, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
     mode: State moves in the first pass only.
   """
   weights = [tf.convert_to_tensor(w) for w in block.trainable_variables]
+  cond = None if cond is None else tf.convert_to_tensor(cond)
   # Class ids have no gradient.
   is_vector = cond is not None and cond.dtype.is_floating
   vectors = [cond] if is_vector else []
