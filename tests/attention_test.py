@@ -29,6 +29,29 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(y, expected, rtol=1e-3, atol=1e-3)
     self.assertGreater(np.abs(expected - x).max(), 0.1)
 
+  @parameterized.named_parameters(("eager", False), ("compiled", True))
+  def test_in_parts_it_is_the_same(self, compiled):
+    whole = attention.SelfAttention(8, INIT, True)
+    parts = attention.SelfAttention(8, INIT, True, parts=4)
+    x = tf.constant(random(2, 4, 4, 8), tf.float32)
+
+    def run(layer):
+      with tf.GradientTape() as outer:
+        with tf.GradientTape() as tape:
+          tape.watch(x)
+          y = layer(x, None, Mode.WATCH)
+          loss = tf.reduce_sum(y**3)
+        grads = tape.gradient(loss, [x, *layer.trainable_variables])
+        slope = tf.reduce_sum(grads[0] ** 2)
+      return [y, *grads, outer.gradient(slope, layer.value.weight.w)]
+
+    for layer in (whole, parts):
+      layer.gamma.assign(0.7)
+    ours = tf.function(lambda: run(parts), jit_compile=compiled)()
+    for one, other in zip(ours, run(whole)):
+      self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
+      self.assertGreater(np.abs(other).max(), 1e-3)
+
   def test_starts_as_the_identity_and_learns_to_look(self):
     layer = attention.SelfAttention(8, INIT, False)
     x = tf.constant(random(2, 4, 4, 8), tf.float32)

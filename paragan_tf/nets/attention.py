@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from paragan_tf.nets import layers
-from paragan_tf.nets.remat import read
+from paragan_tf.nets.remat import in_parts, read
 from paragan_tf.types import Mode
 
 
@@ -13,7 +13,8 @@ class SelfAttention(tf.Module):
   """`x + gamma * out(softmax(query key^T) value)`, over all pixels.
 
   Keys and values are the largest of each 2x2 block, as in BigGAN (arXiv
-  1809.11096). `gamma` starts at 0: at first every pixel minds its own.
+  1809.11096). `gamma` starts at 0: at first every pixel minds its own. In
+  several `parts`, one after the other, it holds less, see `remat.in_parts`.
   """
 
   def __init__(
@@ -21,6 +22,7 @@ class SelfAttention(tf.Module):
     channels: int,
     init: layers.Init,
     spectral: bool,
+    parts: int = 1,
     name: str = "attention",
   ):
     super().__init__(name=name)
@@ -41,6 +43,7 @@ class SelfAttention(tf.Module):
         name=name,
       )
 
+    self.parts = parts
     with self.name_scope:
       self.query = conv(channels, channels // 8, "query")
       self.key = conv(channels, channels // 8, "key")
@@ -53,12 +56,20 @@ class SelfAttention(tf.Module):
     query = _pixels(self.query(x, mode))
     key = _pixels(_pool(self.key(x, mode)))
     value = _pixels(_pool(self.value(x, mode)))
-    likeness = tf.matmul(query, key, transpose_b=True)
-    # Exponentials of half-precision sums would be wrong by percents.
-    shares = tf.nn.softmax(tf.cast(likeness, tf.float32))
-    mixed = tf.matmul(tf.cast(shares, value.dtype), value)
+    if self.parts == 1:
+      mixed = _mixed(query, key, value)
+    else:
+      mixed = in_parts(_mixed, self.parts, query, key, value)
     mixed = tf.reshape(mixed, [-1, *x.shape[1:3], value.shape[-1]])
     return x + tf.cast(read(self.gamma), x.dtype) * self.out(mixed, mode)
+
+
+def _mixed(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+  """Returns for each query the values of the keys that it is like."""
+  likeness = tf.matmul(query, key, transpose_b=True)
+  # Exponentials of half-precision sums would be wrong by percents.
+  shares = tf.nn.softmax(tf.cast(likeness, tf.float32))
+  return tf.matmul(tf.cast(shares, value.dtype), value)
 
 
 def _pixels(x: tf.Tensor) -> tf.Tensor:

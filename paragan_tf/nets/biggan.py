@@ -66,7 +66,9 @@ class Generator(tf.Module):
           )
         )
       if self.place is not None:
-        self.attention = SelfAttention(channels[self.place + 1], init, True)
+        self.attention = SelfAttention(
+          channels[self.place + 1], init, True, blocks.num_parts(remat)
+        )
       self.norm = norm(channels[-1])
       self.conv = layers.Conv(channels[-1], spec.channels, init, spectral=True)
 

@@ -72,7 +72,9 @@ class Generator(tf.Module):
             )
           )
       if stage is not None:
-        self.attention = SelfAttention(channels[stage + 1], init, True)
+        self.attention = SelfAttention(
+          channels[stage + 1], init, True, blocks.num_parts(remat)
+        )
       self.norm = norm(channels[-1])
       self.conv = layers.Conv(channels[-1], spec.channels, init, spectral=True)
 
@@ -136,7 +138,9 @@ class Discriminator(tf.Module):
           )
           inputs = outputs
       if stage is not None:
-        self.attention = SelfAttention(channels[stage], init, True)
+        self.attention = SelfAttention(
+          channels[stage], init, True, blocks.num_parts(remat)
+        )
       self.head = heads.Head(inputs, spec, init, True, conditioning)
 
   def __call__(

@@ -8,7 +8,7 @@ the second pass sees what the first one saw, and moves nothing.
 """
 
 import threading
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
 
@@ -72,15 +72,52 @@ def remat(block: tf.Module, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
     y = run(*tensors, seen=first, moves=True)
 
     def grad(dy):
-      again = [_after(dy, tensors[0]), *tensors[1:]]
+      again = [_after(tensors[0], dy), *tensors[1:]]
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(again)
         y = run(*again, seen=dict(first), moves=False)
-      return tape.gradient(y, again, dy, unconnected_gradients="zero")
+      dx, *others = tape.gradient(y, again, dy, unconnected_gradients="zero")
+      # The block before this one waits until this one's weights are done:
+      # they need what was computed anew.
+      return _after(dx, *others), *others
 
     return y, grad
 
   return call(x, *vectors, *weights)
+
+
+def in_parts(
+  fn: Callable[..., tf.Tensor], num: int, x: tf.Tensor, *rest: tf.Tensor
+) -> tf.Tensor:
+  """Returns `fn(x, *rest)`, one part of x's second axis after the other.
+
+  The gradient computes each part once more, so that no more than one of them
+  is ever held. `fn` must treat the entries of that axis alike and alone.
+  """
+
+  @tf.custom_gradient
+  def call(x, *rest):
+    ys: List[tf.Tensor] = []
+    for part in tf.split(x, num, 1):
+      ys.append(fn(_after(part, *ys[-1:]), *rest))
+
+    def grad(dy):
+      dxs: List[tf.Tensor] = []
+      sums: List[tf.Tensor] = [tf.zeros_like(value) for value in rest]
+      for part, dpart in zip(tf.split(x, num, 1), tf.split(dy, num, 1)):
+        done = [*dxs[-1:], *sums] if dxs else [dpart]
+        again = [_after(part, *done), *rest]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+          tape.watch(again)
+          y = fn(*again)
+        dx, *drest = tape.gradient(y, again, dpart)
+        dxs.append(dx)
+        sums = [total + d for total, d in zip(sums, drest)]
+      return tf.concat(dxs, 1), *sums
+
+    return tf.concat(ys, 1), grad
+
+  return call(x, *rest)
 
 
 def _run(block, x, cond, mode, seen, moves) -> tf.Tensor:
@@ -92,11 +129,13 @@ def _run(block, x, cond, mode, seen, moves) -> tf.Tensor:
     _PASS.seen, _PASS.moves = before
 
 
-def _after(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-  """Returns x, known no sooner than dy.
+def _after(x: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
+  """Returns x, known no sooner than the others.
 
   Otherwise a compiler finds the same sums in both passes, makes them once and
-  keeps them. XLA drops control dependencies, so the zero comes out of dy.
+  keeps them. XLA drops control dependencies, so a zero comes out of each.
   """
-  corner = tf.stop_gradient(tf.reshape(dy, [-1])[0])
-  return x + tf.cast(tf.minimum(tf.abs(corner), 0.0), x.dtype)
+  for other in others:
+    corner = tf.stop_gradient(tf.reshape(other, [-1])[0])
+    x += tf.cast(tf.minimum(tf.abs(corner), 0.0), x.dtype)
+  return x

@@ -75,7 +75,7 @@ class Generator(tf.Module):
         )
       if self.place is not None:
         self.attention = attention.SelfAttention(
-          channels[self.place + 1], init, spectral
+          channels[self.place + 1], init, spectral, blocks.num_parts(self.remat)
         )
       self.norm = norm(channels[-1])
       self.conv = layers.Conv(
@@ -167,7 +167,9 @@ class Discriminator(tf.Module):
         )
         inputs = outputs
         if i == self.place:
-          self.attention = attention.SelfAttention(outputs, init, spectral)
+          self.attention = attention.SelfAttention(
+            outputs, init, spectral, blocks.num_parts(self.remat)
+          )
       self.head = heads.Head(
         inputs, spec, init, spectral, conditioning, embedding_dim
       )
