@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.nets import affines, layers, norms
+from paragan_tf.nets import affines, layers, norms, standing
 from paragan_tf.types import Mode
 from tests import testing
 
@@ -245,7 +245,7 @@ class StandingStatisticsTest(tf.test.TestCase):
     g(inputs(seed=5), None, Mode.TURN)
     before = testing.values(g.variables)
     batches = [inputs(seed=seed) for seed in range(3)]
-    with norms.standing_statistics(g, [(z, None) for z in batches]):
+    with standing.standing_statistics(g, [(z, None) for z in batches]):
       for stored, i in ((g.norm1.mean, 0), (g.norm1.variance, 1)):
         expected = np.mean([moments(z)[i] for z in batches], 0)
         self.assertAllClose(stored, expected, rtol=1e-4)

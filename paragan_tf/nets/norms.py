@@ -4,17 +4,7 @@ A net takes one as `norm`, in gin `@norms.BatchNorm`, and makes it by
 `norm(channels, num_classes, affine=..., name=...)`.
 """
 
-import contextlib
-from typing import (
-  Any,
-  Callable,
-  Iterable,
-  Iterator,
-  List,
-  Optional,
-  Tuple,
-  Union,
-)
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 import gin
 import tensorflow as tf
@@ -202,45 +192,10 @@ class InstanceNorm(GroupNorm):
     super().__init__(channels, num_classes, channels, epsilon, affine, name)
 
 
-@contextlib.contextmanager
-def standing_statistics(
-  g: Net, batches: Iterable[Tuple[tf.Tensor, Optional[tf.Tensor]]]
-) -> Iterator[None]:
-  """Inside, `Mode.EVAL` uses the mean of the statistics of `batches`.
-
-  BigGAN's standing statistics (arXiv 1809.11096, appendix); afterwards the
-  stored ones are what they were. Eager, one copy of each variable.
-
-  Args:
-    g: Whose norms are meant.
-    batches: Latent codes and labels, as many as are to be averaged.
-  """
-  norms = batch_norms(g)
-  state = [v for norm in norms for v in (norm.mean, norm.variance)]
-  before = [tf.identity(variable) for variable in state]
-  try:
-    _average(g, norms, batches)
-    yield
-  finally:
-    for variable, value in zip(state, before):
-      variable.assign(value)
-
-
 def batch_norms(net: Net) -> List[BatchNorm]:
   """Returns the batch norms inside a net."""
   modules = getattr(net, "submodules", ())
   return [module for module in modules if isinstance(module, BatchNorm)]
-
-
-def _average(g: Net, norms: List[BatchNorm], batches: Iterable) -> None:
-  try:
-    for i, (z, labels) in enumerate(batches):
-      for norm in norms:
-        norm.share = 1.0 / (i + 1)
-      g(z, labels, Mode.WATCH)
-  finally:
-    for norm in norms:
-      norm.share = None
 
 
 def _follow(variable: tf.Variable, value: tf.Tensor, share: float) -> None:

@@ -135,7 +135,8 @@ def _after(x: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
   Otherwise a compiler finds the same sums in both passes, makes them once and
   keeps them. XLA drops control dependencies, so a zero comes out of each.
   """
-  for other in others:
-    corner = tf.stop_gradient(tf.reshape(other, [-1])[0])
-    x += tf.cast(tf.minimum(tf.abs(corner), 0.0), x.dtype)
-  return x
+  if not others:
+    return x
+  corners = [tf.reshape(other, [-1])[0] for other in others]
+  zeros = [tf.minimum(tf.abs(corner), 0.0) for corner in corners]
+  return x + tf.stop_gradient(tf.add_n(zeros))
