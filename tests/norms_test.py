@@ -1,12 +1,13 @@
 """Batch norm against NumPy, and many replicas against one."""
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.nets import affines, layers, norms, standing
-from paragan_tf.types import Mode
+from paragan_tf.nets import affines, layers, norms, sngan, standing
+from paragan_tf.types import ImageSpec, Mode
 from tests import testing
 
 CHANNELS, CLASSES = 3, 4
@@ -224,6 +225,29 @@ class SampleNormTest(tf.test.TestCase, parameterized.TestCase):
   def test_groups_must_divide_the_channels(self, groups):
     with self.assertRaisesRegex(ValueError, f"`groups`.*4.*got {groups}"):
       norms.GroupNorm(4, groups=groups)
+
+
+class GinTest(tf.test.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def test_a_line_chooses_the_norm_of_a_net(self):
+    gin.parse_config(
+      [
+        "from __gin__ import dynamic_registration",
+        "from paragan_tf.nets import norms",
+        "from paragan_tf.nets import sngan",
+        "sngan.Generator.norm = @norms.GroupNorm",
+        "norms.GroupNorm.groups = 2",
+      ]
+    )
+    make_g = gin.get_configurable(sngan.Generator)
+    g = make_g(ImageSpec(32, 1, 3), 0, width=4)
+    for norm in (g.norm, g.blocks[0].norm1):
+      self.assertIsInstance(norm, norms.GroupNorm)
+      self.assertEqual(norm.groups, 2)
+    self.assertEqual(g.blocks[0].norm1.gamma.shape, [3, 4])
 
 
 class Two(tf.Module):
