@@ -76,6 +76,43 @@ def mean(
   return list(context.all_reduce(tf.distribute.ReduceOp.MEAN, values))
 
 
+def check_group_size(size: int) -> None:
+  """Refuses groups of neighbors that would not come out even."""
+  num = num_replicas()
+  # A net may be made where it does not train, on one replica.
+  if num > 1 and num % size:
+    raise ValueError(
+      f"`group_size` must divide the number of replicas, {num}, got {size}: "
+      "take a divisor, or 'all'."
+    )
+
+
+def group_mean(values: Sequence[tf.Tensor], size: int) -> List[tf.Tensor]:
+  """Returns the mean of each tensor over this replica's group.
+
+  Groups are `size` neighbors: 0 to `size - 1`, and so on. The gradient flows
+  back to all of the group.
+  """
+  values = list(values)
+  num = num_replicas()
+  if num == 1 or size == 1 or not values:
+    return values
+  check_group_size(size)
+  if _num_shards():
+    groups = [list(range(i, i + size)) for i in range(0, num, size)]
+    return [
+      tf.compat.v1.tpu.cross_replica_sum(value, groups) / size
+      for value in values
+    ]
+  # Every group's sum goes to all, in a row of its own: moments are small.
+  here = replica_id() // size
+  mine = tf.one_hot(here, num // size)
+  rows = [tf.tensordot(mine, value, 0) for value in values]
+  context = tf.distribute.get_replica_context()
+  sums = context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+  return [tf.gather(row, here) / size for row in sums]
+
+
 def receive(
   values: Sequence[tf.Tensor], sources: Sequence[int]
 ) -> List[tf.Tensor]:

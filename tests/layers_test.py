@@ -121,6 +121,18 @@ class ConvTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(layers.pool(x)[0, :, :, 0], [[3.0]])
     self.assertAllEqual(layers.pool(layers.upsample(x)), x)
 
+  def test_the_gradient_of_upsampling_compiles(self):
+    x, dy = tf.constant(random(2, 2, 3, 2)), random(2, 4, 6, 2)
+
+    def grad(up):
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = up(x)
+      return tape.gradient(y, x, dy)
+
+    ours = tf.function(lambda: grad(layers.upsample), jit_compile=True)()
+    self.assertAllClose(ours, grad(repeated), rtol=1e-5)
+
 
 class LinearTest(tf.test.TestCase, parameterized.TestCase):
   def test_is_a_product_and_a_bias(self):
@@ -246,6 +258,7 @@ class InitTest(tf.test.TestCase, parameterized.TestCase):
   INITS = (
     ("normal", lambda seed: layers.normal_init(0.02, seed)),
     ("glorot", layers.glorot_init),
+    ("orthogonal", layers.orthogonal_init),
   )
 
   @parameterized.named_parameters(*INITS)
@@ -285,6 +298,31 @@ class InitTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllInRange(x, -limit, limit)
     self.assertAllClose([x.min(), x.max()], [-limit, limit], rtol=0.02)
     self.assertAllClose(x.std(), limit / 3**0.5, rtol=0.05)
+
+  @parameterized.named_parameters(
+    ("matrix", [6, 4], 1.0),
+    ("wide", [4, 6], 1.0),
+    ("kernel", [3, 3, 2, 5], 1.0),
+    ("gain", [3, 3, 2, 5], 2.0),
+  )
+  def test_orthogonal_has_equal_singular_values(self, shape, gain):
+    w = layers.orthogonal_init(0, gain)("w", shape).numpy()
+    self.assertEqual(w.shape, tuple(shape))
+    values = np.linalg.svd(w.reshape([-1, shape[-1]]), compute_uv=False)
+    self.assertAllClose(values, gain * np.ones_like(values), rtol=1e-5)
+
+
+class ClassWeightsTest(tf.test.TestCase):
+  def test_ids_and_shares(self):
+    expected = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    ours = layers.class_weights(np.array([2, 0], np.int32), 3)
+    self.assertAllEqual(ours, expected)
+    shares = tf.constant([[0.5, 0.5, 0.0], [0.0, 0.1, 0.9]])
+    self.assertAllEqual(layers.class_weights(shares, 3), shares)
+
+  def test_the_number_of_classes_is_checked(self):
+    with self.assertRaises((ValueError, tf.errors.InvalidArgumentError)):
+      layers.class_weights(tf.zeros([2, 4]), 3)
 
 
 class Nest(tf.Module):

@@ -1,12 +1,13 @@
 """Batch norm against NumPy, and many replicas against one."""
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.nets import norms
-from paragan_tf.types import Mode
+from paragan_tf.nets import affines, layers, norms, sngan, standing
+from paragan_tf.types import ImageSpec, Mode
 from tests import testing
 
 CHANNELS, CLASSES = 3, 4
@@ -143,6 +144,145 @@ def run_on_one(norm, x, weights, labels):
   return [y, *(tf.convert_to_tensor(grad) for grad in grads)]
 
 
+class ModulationTest(tf.test.TestCase, parameterized.TestCase):
+  """Scale and shift out of a vector."""
+
+  def setUp(self):
+    super().setUp()
+    self.init = layers.normal_init(0.5, seed=3)
+    self.vectors = random(SHAPE[0], 5, seed=7)
+
+  def check(self, affine, gamma, beta):
+    x = inputs()
+    norm = norms.BatchNorm(CHANNELS, affine=lambda channels: affine)
+    y = norm(x, self.vectors, Mode.WATCH)
+    expected = normalized(x, *moments(x)) * (1 + gamma)[:, None, None]
+    expected += beta[:, None, None]
+    self.assertAllClose(y, expected, rtol=1e-3, atol=1e-3)
+    self.assertGreater(np.abs(gamma).min(1).max(), 0.1)
+
+  def test_a_vector_by_two_linear_maps(self):
+    affine = affines.ByVector(CHANNELS, 5, self.init, spectral=False)
+    gamma, beta = (
+      self.vectors @ part.weight.w.numpy()
+      for part in (affine.gamma, affine.beta)
+    )
+    self.check(affine, gamma, beta)
+
+  def test_self_modulation_has_a_hidden_layer(self):
+    affine = affines.SelfModulation(CHANNELS, 5, self.init, hidden=4)
+
+    def linear(x, layer):
+      layer.bias.assign(random(*layer.bias.shape, seed=8))
+      return x @ layer.weight.w.numpy() + layer.bias.numpy()
+
+    gamma, beta = (
+      linear(np.maximum(linear(self.vectors, hidden), 0), out)
+      for hidden, out in zip(affine.hidden, affine.out)
+    )
+    self.check(affine, gamma, beta)
+
+  def test_shares_of_classes_mix_the_tables(self):
+    x, norm = inputs(), make(CLASSES)
+    shares = np.random.RandomState(1).dirichlet(np.ones(CLASSES), SHAPE[0])
+    y = norm(x, shares.astype(np.float32), Mode.WATCH)
+    gamma, beta = shares @ norm.gamma.numpy(), shares @ norm.beta.numpy()
+    expected = normalized(x, *moments(x)) * (1 + gamma)[:, None, None]
+    self.assertAllClose(y, expected + beta[:, None, None], 1e-3, 1e-3)
+
+
+class SampleNormTest(tf.test.TestCase, parameterized.TestCase):
+  """Norms that see one sample at a time."""
+
+  CASES = (
+    ("layer", norms.LayerNorm, 1),
+    ("instance", norms.InstanceNorm, 4),
+    ("group", lambda *args: norms.GroupNorm(*args, groups=2), 2),
+  )
+
+  @parameterized.named_parameters(*CASES)
+  def test_equals_the_plain_way(self, make_norm, groups):
+    x = 2.0 + random(3, 4, 4, 4)
+    for labels, num_classes in ((None, 0), (np.array([2, 0, 1]), 3)):
+      norm = make_norm(4, num_classes)
+      for variable in norm.trainable_variables:
+        variable.assign(random(*variable.shape, seed=2))
+      gamma, beta = norm.gamma.numpy(), norm.beta.numpy()
+      if num_classes:
+        gamma, beta = gamma[labels][:, None, None], beta[labels][:, None, None]
+      expected = np.zeros(x.shape)
+      for i in range(3):
+        for part in np.split(np.arange(4), groups):
+          group = x[i][..., part].astype(np.float64)
+          scale = np.sqrt(group.var() + 1e-5)
+          expected[i][..., part] = (group - group.mean()) / scale
+      expected = expected * (1 + gamma) + beta
+      for mode in Mode:
+        self.assertAllClose(norm(x, labels, mode), expected, 1e-4, 1e-4)
+      self.assertEmpty(norm.non_trainable_variables)
+
+  @parameterized.named_parameters(("three", 3), ("none", 0), ("more", 8))
+  def test_groups_must_divide_the_channels(self, groups):
+    with self.assertRaisesRegex(ValueError, f"`groups`.*4.*got {groups}"):
+      norms.GroupNorm(4, groups=groups)
+
+
+class GinTest(tf.test.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def test_a_line_chooses_the_norm_of_a_net(self):
+    gin.parse_config(
+      [
+        "from __gin__ import dynamic_registration",
+        "from paragan_tf.nets import norms",
+        "from paragan_tf.nets import sngan",
+        "sngan.Generator.norm = @norms.GroupNorm",
+        "norms.GroupNorm.groups = 2",
+      ]
+    )
+    make_g = gin.get_configurable(sngan.Generator)
+    g = make_g(ImageSpec(32, 1, 3), 0, width=4)
+    for norm in (g.norm, g.blocks[0].norm1):
+      self.assertIsInstance(norm, norms.GroupNorm)
+      self.assertEqual(norm.groups, 2)
+    self.assertEqual(g.blocks[0].norm1.gamma.shape, [3, 4])
+
+
+class Two(tf.Module):
+  """A G of two norms."""
+
+  def __init__(self):
+    super().__init__(name="g")
+    with self.name_scope:
+      self.norm1 = norms.BatchNorm(CHANNELS, name="norm1")
+      self.norm2 = norms.BatchNorm(CHANNELS, name="norm2")
+
+  def __call__(self, z, labels, mode):
+    return self.norm2(tf.nn.relu(self.norm1(z, None, mode)), None, mode)
+
+
+class StandingStatisticsTest(tf.test.TestCase):
+  def test_are_the_mean_over_batches_inside_and_gone_outside(self):
+    g = Two()
+    g(inputs(seed=5), None, Mode.TURN)
+    before = testing.values(g.variables)
+    batches = [inputs(seed=seed) for seed in range(3)]
+    with standing.standing_statistics(g, [(z, None) for z in batches]):
+      for stored, i in ((g.norm1.mean, 0), (g.norm1.variance, 1)):
+        expected = np.mean([moments(z)[i] for z in batches], 0)
+        self.assertAllClose(stored, expected, rtol=1e-4)
+      hidden = [np.maximum(normalized(z, *moments(z)), 0) for z in batches]
+      expected = np.mean([moments(h)[1] for h in hidden], 0)
+      self.assertAllClose(g.norm2.variance, expected, rtol=1e-3)
+      during = g(inputs(), None, Mode.EVAL)
+    self.assertAllEqual(testing.values(g.variables), before)
+    self.assertGreater(np.abs(during - g(inputs(), None, Mode.EVAL)).max(), 0.1)
+    g(inputs(), None, Mode.WATCH)
+    self.assertAllEqual(testing.values(g.variables), before)
+
+
 class CrossReplicaTest(tf.test.TestCase, parameterized.TestCase):
   def make(self, *args, **options):
     with strategies.scope(testing.strategy()):
@@ -167,6 +307,39 @@ class CrossReplicaTest(tf.test.TestCase, parameterized.TestCase):
     for ours, theirs in ((four.mean, one.mean), (four.variance, one.variance)):
       for copy in strategies.copies(testing.strategy(), ours):
         self.assertAllClose(copy, theirs, rtol=1e-4)
+
+  @parameterized.named_parameters(("two", 2), ("all", "all"), ("zero", 0))
+  def test_a_group_equals_one_replica_with_its_batch(self, group_size):
+    args = self.x, self.weights, LABELS
+    groups = self.make(CLASSES, group_size=group_size)
+    y, dx, dgamma, _ = run_on_four(groups, *args)
+    num = {2: 2}.get(group_size, testing.NUM_REPLICAS)
+    for first in range(0, testing.NUM_REPLICAS, num):
+      rows = slice(2 * first, 2 * (first + num))
+      one = make(CLASSES)
+      own = run_on_one(one, *(part[rows] for part in args))
+      members = slice(first, first + num)
+      close = {"rtol": 1e-3, "atol": 1e-3}
+      self.assertAllClose(np.concatenate(y[members]), own[0], **close)
+      self.assertAllClose(np.concatenate(dx[members]), own[1], **close)
+      self.assertAllClose(sum(dgamma[members]), own[2], **close)
+      for ours, theirs in (
+        (groups.mean, one.mean),
+        (groups.variance, one.variance),
+      ):
+        copies = strategies.copies(testing.strategy(), ours)
+        for copy in copies[members]:
+          self.assertAllClose(copy, theirs, rtol=1e-4)
+
+  @parameterized.named_parameters(
+    ("uneven", {"group_size": 3}, "`group_size` must divide.*4, got 3"),
+    ("negative", {"group_size": -1}, "`group_size`.*-1"),
+    ("word", {"group_size": "most"}, "`group_size`.*'most'"),
+    ("both", {"group_size": 2, "cross_replica": True}, "`cross_replica`.*2"),
+  )
+  def test_bad_groups_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self.make(**options)
 
   def test_without_it_each_replica_is_alone(self):
     args = self.x, self.weights, LABELS

@@ -5,19 +5,19 @@ from typing import List, Optional
 import gin
 import tensorflow as tf
 
-from paragan_tf.nets import layers, norms
-from paragan_tf.types import ImageSpec, Mode
+from paragan_tf.nets import heads, layers, norms, plans
+from paragan_tf.nets.remat import read
+from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
-def num_doublings(resolution: int) -> int:
-  """Returns how often 4 pixels double to `resolution`."""
+def widths(resolution: int, width: int) -> List[int]:
+  """Returns the channels from half the image's resolution down to 4x4.
+
+  They double from layer to layer, up to 16 times the first.
+  """
+  plans.check_resolution(resolution)
   doublings = (resolution // 4).bit_length() - 1
-  if resolution < 32 or 4 << doublings != resolution:
-    raise ValueError(
-      "`resolution` of a DCGAN must be a power of two from 32 up, "
-      f"got {resolution}: set the data's `resolution` to one."
-    )
-  return doublings
+  return [width << min(i, 4) for i in range(doublings)]
 
 
 class Deconv(tf.Module):
@@ -34,7 +34,7 @@ class Deconv(tf.Module):
     """Doubles the resolution."""
     shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], self.outputs]
     y = tf.nn.conv2d_transpose(x, self.weight(mode), shape, 2, "SAME")
-    return tf.nn.bias_add(y, self.bias)
+    return tf.nn.bias_add(y, read(self.bias))
 
 
 class StridedConv(tf.Module):
@@ -56,7 +56,7 @@ class StridedConv(tf.Module):
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Halves the resolution."""
     y = tf.nn.conv2d(x, self.weight(mode), 2, "SAME")
-    return tf.nn.bias_add(y, self.bias)
+    return tf.nn.bias_add(y, read(self.bias))
 
 
 @gin.register
@@ -64,7 +64,7 @@ class Generator(tf.Module):
   """A linear layer to 4x4, then norm, relu and deconvolution to the image.
 
   `width` is the number of channels at half the image's resolution; it doubles
-  towards 4x4.
+  towards 4x4, see `widths`.
   """
 
   def __init__(
@@ -73,22 +73,20 @@ class Generator(tf.Module):
     seed: int,
     width: int = 64,
     z_dim: int = 100,
+    norm: norms.MakeNorm = norms.BatchNorm,
     name: str = "g",
   ):
     super().__init__(name=name)
     self.z_dim = z_dim
-    doublings = num_doublings(spec.resolution)
-    channels = [width << i for i in reversed(range(doublings))]
+    channels = widths(spec.resolution, width)[::-1]
     init = layers.normal_init(0.02, seed)
-    self.norms: List[norms.BatchNorm] = []
+    self.norms: List[norms.Norm] = []
     self.deconvs: List[Deconv] = []
     with self.name_scope:
       self.linear = layers.Linear(z_dim, 16 * channels[0], init)
       for i, outputs in enumerate([*channels[1:], spec.channels]):
         inputs = channels[i]
-        self.norms.append(
-          norms.BatchNorm(inputs, spec.num_classes, name=f"norm{i}")
-        )
+        self.norms.append(norm(inputs, spec.num_classes, name=f"norm{i}"))
         self.deconvs.append(Deconv(inputs, outputs, init, f"deconv{i}"))
 
   def __call__(
@@ -104,7 +102,7 @@ class Generator(tf.Module):
 
 @gin.register
 class Discriminator(tf.Module):
-  """Strided convolutions to 4x4, then a linear layer and a projection.
+  """Strided convolutions to 4x4, then a head, see `heads.py`.
 
   With `spectral` every kernel is divided by its spectral norm and there is no
   batch norm; without it the paper's batch norm stands after all but the first.
@@ -116,19 +114,17 @@ class Discriminator(tf.Module):
     seed: int,
     width: int = 64,
     spectral: bool = True,
+    conditioning: Optional[str] = None,
     name: str = "d",
   ):
     super().__init__(name=name)
     self.uses_batch_statistics = not spectral
-    doublings = num_doublings(spec.resolution)
     init = layers.normal_init(0.02, seed)
     inputs = spec.channels
     self.convs: List[StridedConv] = []
     self.norms: List[Optional[norms.BatchNorm]] = []
-    self.embedding: Optional[layers.Embedding] = None
     with self.name_scope:
-      for i in range(doublings):
-        outputs = width << i
+      for i, outputs in enumerate(widths(spec.resolution, width)):
         self.convs.append(
           StridedConv(inputs, outputs, init, spectral, f"conv{i}")
         )
@@ -137,22 +133,21 @@ class Discriminator(tf.Module):
           norms.BatchNorm(outputs, name=f"norm{i}") if has_norm else None
         )
         inputs = outputs
-      self.linear = layers.Linear(16 * inputs, 1, init, spectral)
-      if spec.num_classes:
-        self.embedding = layers.Embedding(
-          spec.num_classes, 16 * inputs, init, spectral
-        )
+      self.head = heads.Head(16 * inputs, spec, init, spectral, conditioning)
 
   def __call__(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
     """Maps images to logits `[b]`."""
+    return self.judge(images, labels, mode).logits
+
+  def judge(
+    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> Verdict:
+    """Maps images to all that D says of them."""
     x = images
     for conv, norm in zip(self.convs, self.norms):
       x = conv(x, mode)
       x = tf.nn.leaky_relu(x if norm is None else norm(x, None, mode))
     features = tf.reshape(x, [-1, x.shape[1:].num_elements()])
-    logits = self.linear(features, mode)[:, 0]
-    if self.embedding is None:
-      return logits
-    return logits + tf.reduce_sum(features * self.embedding(labels, mode), 1)
+    return self.head(features, labels, mode)

@@ -6,12 +6,14 @@ kernel, and a 3x3 kernel and 2x2 average pooling are one strided 4x4 kernel.
 The function is the same, with 4/9 of the multiply-adds and no large temporary.
 """
 
+import math
 import zlib
 from typing import Callable, Optional, Sequence
 
 import gin
 import tensorflow as tf
 
+from paragan_tf.nets.remat import move, read
 from paragan_tf.types import Mode
 
 _NARROW = 4  # Output channels up to which a convolution is a matrix product.
@@ -47,6 +49,41 @@ def glorot_init(seed: int, gain: float = 1.0) -> Init:
   return init
 
 
+def orthogonal_init(seed: int, gain: float = 1.0) -> Init:
+  """Returns Saxe et al.'s orthogonal initializer (arXiv 1312.6120).
+
+  A kernel is a matrix with a column for each output; its columns have the
+  length `gain` and stand at right angles, or its rows, if there are fewer.
+  """
+
+  def init(name, shape):
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    normal = tf.random.stateless_normal(
+      [max(rows, columns), min(rows, columns)], _key(name, seed), alg="philox"
+    )
+    q, r = tf.linalg.qr(normal)
+    # Without the signs, the result would depend on how QR was computed.
+    q *= tf.where(tf.linalg.diag_part(r) < 0.0, -1.0, 1.0)
+    q = q if rows >= columns else tf.transpose(q)
+    return gain * tf.reshape(q, shape)
+
+  return init
+
+
+def class_weights(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
+  """Returns the share of each class in each sample, `[b, num_classes]`.
+
+  Args:
+    labels: Class ids, `[b]`, or those shares themselves, in floats.
+    num_classes: How many classes there are.
+  """
+  labels = tf.convert_to_tensor(labels)
+  if labels.dtype.is_floating:
+    return tf.ensure_shape(labels, [None, num_classes])
+  # A one-hot product: its gradient is dense and the same on every device.
+  return tf.one_hot(labels, num_classes)
+
+
 class Weight(tf.Module):
   """A kernel `[..., inputs, outputs]`, divided by its spectral norm if asked.
 
@@ -67,16 +104,16 @@ class Weight(tf.Module):
 
   def __call__(self, mode: Mode) -> tf.Tensor:
     """Returns the kernel; `Mode.TURN` makes one power iteration."""
+    w = read(self.w)
     if self.u is None:
-      return tf.convert_to_tensor(self.w)
-    w = tf.convert_to_tensor(self.w)
+      return w
     matrix = tf.reshape(w, [-1, w.shape[-1]])
     constant = tf.stop_gradient(matrix)
-    u = tf.convert_to_tensor(self.u)
+    u = read(self.u)
     v = _unit(tf.matmul(u, constant, transpose_b=True))
     if mode is Mode.TURN:
       u = _unit(tf.matmul(v, constant))
-      self.u.assign(u)
+      move(self.u, u)
     sigma = tf.reduce_sum(tf.matmul(v, matrix) * u)
     return w / sigma
 
@@ -101,7 +138,7 @@ class Linear(tf.Module):
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Maps `[b, inputs]` to `[b, outputs]`."""
     y = tf.matmul(x, self.weight(mode))
-    return y if self.bias is None else tf.nn.bias_add(y, self.bias)
+    return y if self.bias is None else tf.nn.bias_add(y, read(self.bias))
 
 
 class Embedding(tf.Module):
@@ -120,10 +157,9 @@ class Embedding(tf.Module):
       self.weight = Weight([classes, size], init, spectral)
 
   def __call__(self, labels: tf.Tensor, mode: Mode) -> tf.Tensor:
-    """Maps class ids `[b]` to `[b, size]`."""
+    """Maps labels, as in `class_weights`, to `[b, size]`."""
     table = self.weight(mode)
-    # A one-hot product: its gradient is dense and the same on every device.
-    return tf.matmul(tf.one_hot(labels, table.shape[0]), table)
+    return tf.matmul(class_weights(labels, table.shape[0]), table)
 
 
 @gin.configurable(allowlist=["fused"])
@@ -144,6 +180,7 @@ class Conv(tf.Module):
     size: int = 3,
     resize: Optional[str] = None,
     spectral: bool = False,
+    bias: bool = True,
     fused: bool = True,
     name: str = "conv",
   ):
@@ -159,7 +196,7 @@ class Conv(tf.Module):
     self.fused = fused
     with self.name_scope:
       self.weight = Weight([size, size, inputs, outputs], init, spectral)
-      self.bias = tf.Variable(tf.zeros([outputs]), name="b")
+      self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
 
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Maps `[b, h, w, inputs]` to `[b, h', w', outputs]`."""
@@ -184,13 +221,16 @@ class Conv(tf.Module):
     return pool(y) if self.resize == "down" else y
 
   def _biased(self, y: tf.Tensor) -> tf.Tensor:
-    return tf.nn.bias_add(y, self.bias)
+    return y if self.bias is None else tf.nn.bias_add(y, read(self.bias))
 
 
+@tf.custom_gradient
 def upsample(x: tf.Tensor) -> tf.Tensor:
   """Doubles height and width, each pixel four times."""
   size = [2 * x.shape[1], 2 * x.shape[2]]
-  return tf.compat.v1.image.resize_nearest_neighbor(x, size)
+  # XLA knows the resize, but not its gradient.
+  y = tf.raw_ops.ResizeNearestNeighbor(images=x, size=size)
+  return y, lambda dy: 4.0 * pool(dy)
 
 
 def pool(x: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ import gin
 import tensorflow as tf
 
 from paragan_tf.nets import layers
-from paragan_tf.types import ImageSpec, Mode
+from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
 @gin.register
@@ -29,8 +29,8 @@ class Generator(tf.Module):
   ) -> tf.Tensor:
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     if self.spec.num_classes:
-      one_hot = tf.one_hot(labels, self.spec.num_classes, dtype=z.dtype)
-      z = tf.concat([z, one_hot], 1)
+      weights = layers.class_weights(labels, self.spec.num_classes)
+      z = tf.concat([z, weights], 1)
     size = self.spec.resolution
     images = tf.tanh(self.linear(z, mode))
     return tf.reshape(images, [-1, size, size, self.spec.channels])
@@ -58,8 +58,14 @@ class Discriminator(tf.Module):
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
     """Maps images to logits `[b]`."""
+    return self.judge(images, labels, mode).logits
+
+  def judge(
+    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> Verdict:
+    """Maps images to all that D says of them."""
     x = tf.reshape(images, [-1, images.shape[1:].num_elements()])
     if self.spec.num_classes:
-      one_hot = tf.one_hot(labels, self.spec.num_classes, dtype=x.dtype)
-      x = tf.concat([x, one_hot], 1)
-    return self.linear(x, mode)[:, 0]
+      weights = layers.class_weights(labels, self.spec.num_classes)
+      x = tf.concat([x, weights], 1)
+    return Verdict(self.linear(x, mode)[:, 0], x)

@@ -1,22 +1,86 @@
-"""Batch norm, plain and class-conditional."""
+"""Batch, group, layer and instance norm; `affines.py` has scale and shift.
 
-from typing import Optional, Tuple
+A net takes one as `norm`, in gin `@norms.BatchNorm`, and makes it by
+`norm(channels, num_classes, affine=..., name=...)`.
+"""
+
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.types import Mode
+from paragan_tf.nets import affines
+from paragan_tf.nets.remat import move, read
+from paragan_tf.types import Mode, Net
+
+# What a net makes its norms by; see above.
+MakeNorm = Callable[..., "Norm"]
+
+
+class Norm(tf.Module):
+  """Normalizes, then scales by `1 + gamma` and adds `beta`.
+
+  Those come from `affine`; without it, they are looked up by label if there
+  are classes, and are the same for all samples if there are none.
+  """
+
+  def __init__(
+    self,
+    channels: int,
+    num_classes: int,
+    affine: Optional[affines.MakeAffine],
+    epsilon: float,
+    name: str,
+  ):
+    super().__init__(name=name)
+    self.epsilon = epsilon
+    self.affine: Any
+    with self.name_scope:
+      if affine is not None:
+        self.affine = affine(channels)
+      elif num_classes:
+        self.affine = affines.ByClass(channels, num_classes)
+      else:
+        self.affine = affines.Plain(channels)
+
+  @property
+  def gamma(self) -> Any:
+    """What `gamma` comes from."""
+    return self.affine.gamma
+
+  @property
+  def beta(self) -> Any:
+    """What `beta` comes from."""
+    return self.affine.beta
+
+  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+    """Maps `[b, h, w, c]` to the same shape; `cond` is for the affine."""
+    mean, variance = self._statistics(x, mode)
+    gamma, beta = self.affine(cond, mode)
+    if gamma.shape.rank == 2 and mean.shape.rank == 4:
+      gamma, beta = gamma[:, None, None], beta[:, None, None]
+    # One multiply and one add an element: the rest is per channel.
+    scale = tf.math.rsqrt(variance + self.epsilon) * (1.0 + gamma)
+    shift = beta - mean * scale
+    if scale.shape.rank == 2:
+      scale, shift = scale[:, None, None], shift[:, None, None]
+    return x * scale + shift
+
+  def _statistics(
+    self, x: tf.Tensor, mode: Mode
+  ) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Returns mean and variance, `[c]` each, or `[b, 1, 1, c]`."""
+    raise NotImplementedError
 
 
 @gin.configurable
-class BatchNorm(tf.Module):
-  """Normalizes each channel, then scales by `1 + gamma` and adds `beta`.
+class BatchNorm(Norm):
+  """Each channel over the batch and all pixels.
 
-  With classes, `gamma` and `beta` are looked up by label (arXiv 1707.00683);
-  they start at zero, so every class starts as the plain norm. `cross_replica`
-  takes the moments over all replicas' batches; its gradient flows through the
-  exchange.
+  `group_size` takes the moments over the batches of that many neighboring
+  replicas, or over those of `"all"`; `cross_replica` is short for all. The
+  gradient flows through the exchange.
   """
 
   def __init__(
@@ -26,59 +90,130 @@ class BatchNorm(tf.Module):
     momentum: float = 0.9,
     epsilon: float = 1e-5,
     cross_replica: bool = False,
+    group_size: Union[int, str, None] = None,
+    affine: Optional[affines.MakeAffine] = None,
     name: str = "norm",
   ):
-    super().__init__(name=name)
+    super().__init__(channels, num_classes, affine, epsilon, name)
     if not 0.0 <= momentum < 1.0:
       raise ValueError(f"`momentum` must be in [0, 1), got {momentum}.")
     self.momentum = momentum
-    self.epsilon = epsilon
-    self.cross_replica = cross_replica
-    self.num_classes = num_classes
-    shape = [num_classes, channels] if num_classes else [channels]
+    self.group_size = _group_size(cross_replica, group_size)
     with self.name_scope:
-      self.gamma = tf.Variable(tf.zeros(shape), name="gamma")
-      self.beta = tf.Variable(tf.zeros(shape), name="beta")
       self.mean = tf.Variable(
         tf.zeros([channels]), trainable=False, name="mean"
       )
       self.variance = tf.Variable(
         tf.ones([channels]), trainable=False, name="variance"
       )
+    # What a batch counts in a mean over several, while one is taken.
+    self.share: Optional[float] = None
 
-  def __call__(
-    self, x: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
-  ) -> tf.Tensor:
-    """Maps `[b, h, w, c]` to the same shape."""
+  def _statistics(self, x, mode):
     if mode is Mode.EVAL:
-      mean, variance = self.mean, self.variance
-    else:
-      mean, variance = self._moments(x)
-    if mode is Mode.TURN:
-      self._follow(self.mean, mean)
-      self._follow(self.variance, variance)
-    inverse = tf.math.rsqrt(variance + self.epsilon)
-    gamma, beta = self._affine(labels)
-    # One multiply and one add an element: the rest is per channel.
-    scale = inverse * (1.0 + gamma)
-    shift = beta - mean * scale
-    if self.num_classes:
-      scale, shift = scale[:, None, None], shift[:, None, None]
-    return x * scale + shift
-
-  def _affine(self, labels: Optional[tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
-    if not self.num_classes:
-      return tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
-    one_hot = tf.one_hot(labels, self.num_classes)
-    return tf.matmul(one_hot, self.gamma), tf.matmul(one_hot, self.beta)
-
-  def _moments(self, x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    if not self.cross_replica or collectives.num_replicas() == 1:
-      return tf.nn.moments(x, [0, 1, 2])
-    (mean,) = collectives.mean([tf.reduce_mean(x, [0, 1, 2])])
-    distance = tf.math.squared_difference(x, mean)
-    (variance,) = collectives.mean([tf.reduce_mean(distance, [0, 1, 2])])
+      return read(self.mean), read(self.variance)
+    mean, variance = self._moments(x)
+    share = (1.0 - self.momentum) if mode is Mode.TURN else self.share
+    if share is not None:
+      _follow(self.mean, mean, share)
+      _follow(self.variance, variance, share)
     return mean, variance
 
-  def _follow(self, variable: tf.Variable, value: tf.Tensor):
-    variable.assign_sub((1.0 - self.momentum) * (variable - value))
+  def _moments(self, x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    if self.group_size == 1 or collectives.num_replicas() == 1:
+      return tf.nn.moments(x, [0, 1, 2])
+    # Twice over the data: E[x^2] - E[x]^2 cancels where the mean is large.
+    mean = self._exchanged(tf.reduce_mean(x, [0, 1, 2]))
+    distance = tf.math.squared_difference(x, mean)
+    return mean, self._exchanged(tf.reduce_mean(distance, [0, 1, 2]))
+
+  def _exchanged(self, value: tf.Tensor) -> tf.Tensor:
+    if self.group_size == 0:
+      return collectives.mean([value])[0]
+    return collectives.group_mean([value], self.group_size)[0]
+
+
+@gin.configurable
+class GroupNorm(Norm):
+  """Each sample by itself, over groups of channels (arXiv 1803.08494)."""
+
+  def __init__(
+    self,
+    channels: int,
+    num_classes: int = 0,
+    groups: int = 32,
+    epsilon: float = 1e-5,
+    affine: Optional[affines.MakeAffine] = None,
+    name: str = "norm",
+  ):
+    super().__init__(channels, num_classes, affine, epsilon, name)
+    if groups < 1 or channels % groups:
+      raise ValueError(
+        f"`groups` of a `GroupNorm` must divide the {channels} channels of "
+        f"its layer, got {groups}: change `groups` or the net's `width`."
+      )
+    self.groups = groups
+
+  def _statistics(self, x, mode):
+    size = x.shape[3] // self.groups
+    apart = tf.reshape(x, [-1, *x.shape[1:3], self.groups, size])
+    moments = tf.nn.moments(apart, [1, 2, 4])
+    mean, variance = (tf.repeat(m, size, 1)[:, None, None] for m in moments)
+    return mean, variance
+
+
+@gin.configurable
+class LayerNorm(GroupNorm):
+  """Each sample over all of its pixels and channels (arXiv 1607.06450)."""
+
+  def __init__(
+    self,
+    channels: int,
+    num_classes: int = 0,
+    epsilon: float = 1e-5,
+    affine: Optional[affines.MakeAffine] = None,
+    name: str = "norm",
+  ):
+    super().__init__(channels, num_classes, 1, epsilon, affine, name)
+
+
+@gin.configurable
+class InstanceNorm(GroupNorm):
+  """Each channel of each sample over its pixels (arXiv 1607.08022)."""
+
+  def __init__(
+    self,
+    channels: int,
+    num_classes: int = 0,
+    epsilon: float = 1e-5,
+    affine: Optional[affines.MakeAffine] = None,
+    name: str = "norm",
+  ):
+    super().__init__(channels, num_classes, channels, epsilon, affine, name)
+
+
+def batch_norms(net: Net) -> List[BatchNorm]:
+  """Returns the batch norms inside a net."""
+  modules = getattr(net, "submodules", ())
+  return [module for module in modules if isinstance(module, BatchNorm)]
+
+
+def _follow(variable: tf.Variable, value: tf.Tensor, share: float) -> None:
+  old = read(variable)
+  move(variable, old - share * (old - value))
+
+
+def _group_size(cross_replica: bool, group_size: Union[int, str, None]) -> int:
+  """Returns the replicas of a group, 0 for all."""
+  if group_size is None:
+    return 0 if cross_replica else 1
+  if group_size in ("all", 0):
+    return 0
+  if isinstance(group_size, str) or group_size < 1 or cross_replica:
+    raise ValueError(
+      "`group_size` of a `BatchNorm` must be 'all', None or at least 1, and "
+      "`cross_replica` False where it is a number, "
+      f"got {group_size!r} and {cross_replica}."
+    )
+  collectives.check_group_size(group_size)
+  return group_size

@@ -1,0 +1,81 @@
+"""SAGAN's self-attention (arXiv 1805.08318), with BigGAN's pooled keys."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from paragan_tf.nets import layers
+from paragan_tf.nets.remat import in_parts, read
+from paragan_tf.types import Mode
+
+
+class SelfAttention(tf.Module):
+  """`x + gamma * out(softmax(query key^T) value)`, over all pixels.
+
+  Keys and values are the largest of each 2x2 block, as in BigGAN (arXiv
+  1809.11096). `gamma` starts at 0: at first every pixel minds its own. In
+  several `parts`, one after the other, it holds less, see `remat.in_parts`.
+  """
+
+  def __init__(
+    self,
+    channels: int,
+    init: layers.Init,
+    spectral: bool,
+    parts: int = 1,
+    name: str = "attention",
+  ):
+    super().__init__(name=name)
+    if channels % 8:
+      raise ValueError(
+        "`width` of a net must give attention a number of channels that 8 "
+        f"divides, got {channels}: change `width`, or set `attention` to None."
+      )
+
+    def conv(inputs, outputs, name):
+      return layers.Conv(
+        inputs,
+        outputs,
+        init,
+        size=1,
+        spectral=spectral,
+        bias=False,
+        name=name,
+      )
+
+    self.parts = parts
+    with self.name_scope:
+      self.query = conv(channels, channels // 8, "query")
+      self.key = conv(channels, channels // 8, "key")
+      self.value = conv(channels, channels // 2, "value")
+      self.out = conv(channels // 2, channels, "out")
+      self.gamma = tf.Variable(0.0, name="gamma")
+
+  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+    """Maps `[b, h, w, c]` to the same shape; h and w are even."""
+    query = _pixels(self.query(x, mode))
+    key = _pixels(_pool(self.key(x, mode)))
+    value = _pixels(_pool(self.value(x, mode)))
+    if self.parts == 1:
+      mixed = _mixed(query, key, value)
+    else:
+      mixed = in_parts(_mixed, self.parts, query, key, value)
+    mixed = tf.reshape(mixed, [-1, *x.shape[1:3], value.shape[-1]])
+    return x + tf.cast(read(self.gamma), x.dtype) * self.out(mixed, mode)
+
+
+def _mixed(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+  """Returns for each query the values of the keys that it is like."""
+  likeness = tf.matmul(query, key, transpose_b=True)
+  # Exponentials of half-precision sums would be wrong by percents.
+  shares = tf.nn.softmax(tf.cast(likeness, tf.float32))
+  return tf.matmul(tf.cast(shares, value.dtype), value)
+
+
+def _pixels(x: tf.Tensor) -> tf.Tensor:
+  """Maps `[b, h, w, c]` to `[b, h * w, c]`."""
+  return tf.reshape(x, [-1, x.shape[1] * x.shape[2], x.shape[3]])
+
+
+def _pool(x: tf.Tensor) -> tf.Tensor:
+  return tf.nn.max_pool2d(x, 2, 2, "VALID")

@@ -1,0 +1,124 @@
+"""BigGAN (arXiv 1809.11096).
+
+[z0, z1, ...] = z                    # as many parts as blocks, and one
+x = linear(z0)                       # to 4x4
+x = block_i(x, [z_i, shared(label)]) # class-conditional norms
+"""
+
+import functools
+from typing import List, Optional
+
+import gin
+import tensorflow as tf
+
+from paragan_tf.nets import affines, blocks, layers, norms, plans, residual
+from paragan_tf.nets.attention import SelfAttention
+from paragan_tf.types import ImageSpec, Mode
+
+_PART = 20  # What each part of the latent has in the paper.
+
+
+@gin.register
+class Generator(tf.Module):
+  """Blocks whose norms follow a part of the latent and a shared embedding.
+
+  Without classes they follow the latent alone. `z_dim` is by default 20 for
+  the first layer and for each block, 120 in all at 128 px.
+  """
+
+  def __init__(
+    self,
+    spec: ImageSpec,
+    seed: int,
+    width: int = 96,
+    z_dim: Optional[int] = None,
+    shared_dim: int = 128,
+    norm: norms.MakeNorm = norms.BatchNorm,
+    attention: plans.Attention = "auto",
+    remat: bool = False,
+    name: str = "g",
+  ):
+    super().__init__(name=name)
+    channels = plans.widths(spec.resolution, width, at_32=4)
+    part = _part(z_dim, len(channels))
+    self.z_dim, self.remat = part * len(channels), remat
+    init = layers.orthogonal_init(seed)
+    sizes = [8 << i for i in range(len(channels) - 1)]
+    self.place = plans.attention_place(attention, spec.resolution, sizes)
+    size = part + (shared_dim if spec.num_classes else 0)
+    affine = functools.partial(
+      affines.ByVector, inputs=size, init=init, spectral=True
+    )
+    make_norm = functools.partial(norm, affine=affine)
+    self.blocks: List[blocks.GeneratorBlock] = []
+    self.attention: Optional[SelfAttention] = None
+    self.shared: Optional[layers.Embedding] = None
+    with self.name_scope:
+      if spec.num_classes:
+        self.shared = layers.Embedding(
+          spec.num_classes, shared_dim, init, name="shared"
+        )
+      self.linear = layers.Linear(part, 16 * channels[0], init, spectral=True)
+      for i, (inputs, outputs) in enumerate(zip(channels, channels[1:])):
+        self.blocks.append(
+          blocks.GeneratorBlock(
+            inputs, outputs, init, make_norm, True, f"block{i}"
+          )
+        )
+      if self.place is not None:
+        self.attention = SelfAttention(
+          channels[self.place + 1], init, True, blocks.num_parts(remat)
+        )
+      self.norm = norm(channels[-1])
+      self.conv = layers.Conv(channels[-1], spec.channels, init, spectral=True)
+
+  def __call__(
+    self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> tf.Tensor:
+    """Maps `[b, z_dim]` to images in [-1, 1]."""
+    first, *conds = tf.split(z, len(self.blocks) + 1, 1)
+    if self.shared is not None:
+      shared = self.shared(labels, mode)
+      conds = [tf.concat([part, shared], 1) for part in conds]
+    x = self.linear(first, mode)
+    x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
+    x = blocks.run(
+      self.blocks, self.attention, self.place, x, conds, mode, self.remat
+    )
+    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, mode)), mode))
+
+
+@gin.register
+class Discriminator(residual.Discriminator):
+  """SAGAN's D, wider, and orthogonal at first."""
+
+  def __init__(
+    self,
+    spec: ImageSpec,
+    seed: int,
+    width: int = 96,
+    attention: plans.Attention = "auto",
+    conditioning: Optional[str] = None,
+    embedding_dim: Optional[int] = None,
+    remat: bool = False,
+    name: str = "d",
+  ):
+    channels = plans.widths(spec.resolution, width, at_32=4)
+    init = layers.orthogonal_init(seed)
+    options = residual.Options(channels, init, True, attention, remat)
+    super().__init__(
+      spec, options, None, "sum", conditioning, embedding_dim, name
+    )
+
+
+def _part(z_dim: Optional[int], num: int) -> int:
+  """Returns the length of each of the parts of the latent."""
+  if z_dim is None:
+    return _PART
+  if z_dim < num or z_dim % num:
+    near = max(num, z_dim - z_dim % num)
+    raise ValueError(
+      f"`z_dim` must be a multiple of {num}, for the first layer and each "
+      f"block have a part of the latent, got {z_dim}: take {near}, say."
+    )
+  return z_dim // num

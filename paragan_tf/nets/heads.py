@@ -1,0 +1,89 @@
+"""The end of a D: features -> `Verdict`.
+
+none        logits = linear(features)
+projection  logits += <embedding(labels), features>   (arXiv 1802.05637)
+ac          classes = linear(features)                (arXiv 1610.09585)
+2c          embedding, proxy, both of unit length     (arXiv 2006.12681)
+"""
+
+from typing import Optional
+
+import tensorflow as tf
+
+from paragan_tf.nets import layers
+from paragan_tf.types import ImageSpec, Mode, Verdict
+
+CONDITIONINGS = ("none", "projection", "ac", "2c")
+
+
+class Head(tf.Module):
+  """The layers after the features; their names are D's own.
+
+  Attributes:
+    conditioning: One of the above; by default a projection if there are
+      classes, else none.
+  """
+
+  def __init__(
+    self,
+    features: int,
+    spec: ImageSpec,
+    init: layers.Init,
+    spectral: bool,
+    conditioning: Optional[str] = None,
+    embedding_dim: Optional[int] = None,
+  ):
+    super().__init__()
+    self.conditioning = _choose(conditioning, spec.num_classes)
+    self.linear = layers.Linear(features, 1, init, spectral)
+    self.embedding: Optional[layers.Embedding] = None
+    self.classes: Optional[layers.Linear] = None
+    self.place: Optional[layers.Linear] = None
+    size = features
+    if self.conditioning == "2c":
+      size = embedding_dim or features
+      self.place = layers.Linear(features, size, init, spectral, name="place")
+    if self.conditioning == "ac":
+      self.classes = layers.Linear(
+        features, spec.num_classes, init, spectral, name="classes"
+      )
+    if self.conditioning in ("projection", "2c"):
+      self.embedding = layers.Embedding(spec.num_classes, size, init, spectral)
+
+  def __call__(
+    self, features: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> Verdict:
+    """Maps `[b, features]` to all that D says of them."""
+    logits = self.linear(features, mode)[:, 0]
+    verdict = Verdict(logits, features)
+    if self.classes is not None:
+      return verdict._replace(classes=self.classes(features, mode))
+    if self.embedding is None:
+      return verdict
+    vectors = self.embedding(labels, mode)
+    if self.place is None:
+      closeness = tf.reduce_sum(features * vectors, 1)
+      return verdict._replace(logits=logits + closeness)
+    return verdict._replace(
+      embedding=_unit(self.place(features, mode)), proxy=_unit(vectors)
+    )
+
+
+def _unit(x: tf.Tensor) -> tf.Tensor:
+  return tf.math.l2_normalize(x, 1)
+
+
+def _choose(conditioning: Optional[str], num_classes: int) -> str:
+  if conditioning is None:
+    return "projection" if num_classes else "none"
+  if conditioning not in CONDITIONINGS:
+    raise ValueError(
+      f"`conditioning` of a D must be one of {list(CONDITIONINGS)} or None, "
+      f"got {conditioning!r}."
+    )
+  if conditioning != "none" and not num_classes:
+    raise ValueError(
+      f"`num_classes` must be above 0 for `conditioning` {conditioning!r}, "
+      "got 0: take data with labels, or set `conditioning` to 'none'."
+    )
+  return conditioning

@@ -1,0 +1,206 @@
+"""The residual pair that SNGAN, SAGAN, WGAN-GP and BigGAN's D have in common.
+
+Their files choose the values, and say which paper they are from.
+"""
+
+import functools
+from typing import List, NamedTuple, Optional, Tuple
+
+import tensorflow as tf
+
+from paragan_tf.nets import (
+  affines,
+  attention,
+  blocks,
+  heads,
+  layers,
+  norms,
+  plans,
+)
+from paragan_tf.types import ImageSpec, Mode, Verdict
+
+
+class Options(NamedTuple):
+  """What both players of a residual pair are made by.
+
+  Attributes:
+    channels: At 4, 8, 16, ... pixels.
+    init: The first values of all kernels.
+    spectral: Whether kernels are divided by their spectral norm.
+    attention: At which resolution, see `plans.Attention`.
+    remat: Whether blocks are computed anew for the gradient.
+  """
+
+  channels: Tuple[int, ...]
+  init: layers.Init
+  spectral: bool = False
+  attention: plans.Attention = None
+  remat: bool = False
+
+
+class Generator(tf.Module):
+  """A linear layer to 4x4, blocks that double it, one conv to the image.
+
+  `modulation` says what the norms' scale and shift follow: `"class"`, or
+  `"self"` for the latent and the class (arXiv 1810.01365).
+  """
+
+  def __init__(
+    self,
+    spec: ImageSpec,
+    options: Options,
+    norm: norms.MakeNorm,
+    z_dim: int,
+    modulation: str,
+    name: str,
+  ):
+    super().__init__(name=name)
+    self.spec, self.z_dim, self.remat = spec, z_dim, options.remat
+    self.modulation = modulation
+    channels, init, spectral = options.channels, options.init, options.spectral
+    sizes = [8 << i for i in range(len(channels) - 1)]
+    conditional = self._conditional(norm, init)
+    self.place = plans.attention_place(
+      options.attention, spec.resolution, sizes
+    )
+    self.blocks: List[blocks.GeneratorBlock] = []
+    self.attention: Optional[attention.SelfAttention] = None
+    with self.name_scope:
+      self.linear = layers.Linear(z_dim, 16 * channels[0], init, spectral)
+      for i, (inputs, outputs) in enumerate(zip(channels, channels[1:])):
+        self.blocks.append(
+          blocks.GeneratorBlock(
+            inputs, outputs, init, conditional, spectral, f"block{i}"
+          )
+        )
+      if self.place is not None:
+        self.attention = attention.SelfAttention(
+          channels[self.place + 1], init, spectral, blocks.num_parts(self.remat)
+        )
+      self.norm = norm(channels[-1])
+      self.conv = layers.Conv(
+        channels[-1], spec.channels, init, spectral=spectral
+      )
+
+  def __call__(
+    self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> tf.Tensor:
+    """Maps `[b, z_dim]` to images in [-1, 1]."""
+    x = self.linear(z, mode)
+    x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
+    conds = [self._cond(z, labels)] * len(self.blocks)
+    x = blocks.run(
+      self.blocks, self.attention, self.place, x, conds, mode, self.remat
+    )
+    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, mode)), mode))
+
+  def _conditional(
+    self, norm: norms.MakeNorm, init: layers.Init
+  ) -> norms.MakeNorm:
+    """Returns what makes the norms of blocks."""
+    num_classes = self.spec.num_classes
+    if self.modulation == "class":
+      return functools.partial(norm, num_classes=num_classes)
+    if self.modulation != "self":
+      raise ValueError(
+        "`modulation` of a G must be 'class' or 'self', "
+        f"got {self.modulation!r}."
+      )
+    affine = functools.partial(
+      affines.SelfModulation,
+      inputs=self.z_dim + num_classes,
+      init=init,
+    )
+    return functools.partial(norm, affine=affine)
+
+  def _cond(self, z: tf.Tensor, labels: Optional[tf.Tensor]):
+    if self.modulation == "class":
+      return labels if self.spec.num_classes else None
+    if not self.spec.num_classes:
+      return z
+    return tf.concat(
+      [z, layers.class_weights(labels, self.spec.num_classes)], 1
+    )
+
+
+class Discriminator(tf.Module):
+  """Blocks that halve the resolution, a pool over all pixels, a head.
+
+  `pooling` is `"sum"` or `"mean"`; the head is chosen by `conditioning`, see
+  `heads.py`.
+  """
+
+  def __init__(
+    self,
+    spec: ImageSpec,
+    options: Options,
+    norm: Optional[norms.MakeNorm],
+    pooling: str,
+    conditioning: Optional[str],
+    embedding_dim: Optional[int],
+    name: str,
+  ):
+    super().__init__(name=name)
+    self.pooling, self.remat = _checked(pooling), options.remat
+    init, spectral = options.init, options.spectral
+    downs = plans.downs(spec.resolution)
+    sizes = plans.after(spec.resolution, downs)
+    self.place = plans.attention_place(
+      options.attention, spec.resolution, sizes
+    )
+    inputs = spec.channels
+    self.blocks: List[blocks.DiscriminatorBlock] = []
+    self.attention: Optional[attention.SelfAttention] = None
+    with self.name_scope:
+      for i, outputs in enumerate(options.channels[::-1]):
+        self.blocks.append(
+          blocks.DiscriminatorBlock(
+            inputs,
+            outputs,
+            init,
+            norm,
+            spectral,
+            downs[i],
+            i == 0,
+            f"block{i}",
+          )
+        )
+        inputs = outputs
+        if i == self.place:
+          self.attention = attention.SelfAttention(
+            outputs, init, spectral, blocks.num_parts(self.remat)
+          )
+      self.head = heads.Head(
+        inputs, spec, init, spectral, conditioning, embedding_dim
+      )
+    self.uses_batch_statistics = bool(norms.batch_norms(self))
+
+  def __call__(
+    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> tf.Tensor:
+    """Maps images to logits `[b]`."""
+    return self.judge(images, labels, mode).logits
+
+  def judge(
+    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> Verdict:
+    """Maps images to all that D says of them."""
+    conds = [None] * len(self.blocks)
+    x = blocks.run(
+      self.blocks, self.attention, self.place, images, conds, mode, self.remat
+    )
+    return self.head(pooled(x, self.pooling), labels, mode)
+
+
+def pooled(x: tf.Tensor, pooling: str) -> tf.Tensor:
+  """Returns the features of an image out of those of its pixels."""
+  reduce = tf.reduce_sum if pooling == "sum" else tf.reduce_mean
+  return reduce(tf.nn.relu(x), [1, 2])
+
+
+def _checked(pooling: str) -> str:
+  if pooling not in ("sum", "mean"):
+    raise ValueError(
+      f"`pooling` of a D must be 'sum' or 'mean', got {pooling!r}."
+    )
+  return pooling

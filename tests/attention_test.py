@@ -1,0 +1,90 @@
+"""Attention against NumPy."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.nets import attention, layers
+from paragan_tf.types import Mode
+from tests import reference, testing
+
+INIT = layers.normal_init(0.7, seed=3)
+
+
+def random(*shape):
+  return np.random.RandomState(len(shape)).randn(*shape)
+
+
+class AttentionTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(("plain", False), ("spectral", True))
+  def test_equals_the_dense_way(self, spectral):
+    layer = attention.SelfAttention(16, INIT, spectral)
+    layer.gamma.assign(0.8)
+    x = random(2, 4, 6, 16)
+    turn = tf.function(lambda x: layer(x, None, Mode.TURN))
+    for _ in range(200 if spectral else 1):  # The norms come to their end.
+      turn(tf.cast(x, tf.float32))
+    expected = reference.attention(x, layer)
+    y = layer(tf.cast(x, tf.float32), None, Mode.WATCH)
+    self.assertAllClose(y, expected, rtol=1e-3, atol=1e-3)
+    self.assertGreater(np.abs(expected - x).max(), 0.1)
+
+  @parameterized.named_parameters(("eager", False), ("compiled", True))
+  def test_in_parts_it_is_the_same(self, compiled):
+    whole = attention.SelfAttention(8, INIT, True)
+    parts = attention.SelfAttention(8, INIT, True, parts=4)
+    x = tf.constant(random(2, 4, 4, 8), tf.float32)
+
+    def run(layer):
+      with tf.GradientTape() as outer:
+        with tf.GradientTape() as tape:
+          tape.watch(x)
+          y = layer(x, None, Mode.WATCH)
+          loss = tf.reduce_sum(y**3)
+        grads = tape.gradient(loss, [x, *layer.trainable_variables])
+        slope = tf.reduce_sum(grads[0] ** 2)
+      return [y, *grads, outer.gradient(slope, layer.value.weight.w)]
+
+    for layer in (whole, parts):
+      layer.gamma.assign(0.7)
+    ours = tf.function(lambda: run(parts), jit_compile=compiled)()
+    for one, other in zip(ours, run(whole)):
+      self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
+      self.assertGreater(np.abs(other).max(), 1e-3)
+
+  def test_starts_as_the_identity_and_learns_to_look(self):
+    layer = attention.SelfAttention(8, INIT, False)
+    x = tf.constant(random(2, 4, 4, 8), tf.float32)
+    with tf.GradientTape() as tape:
+      y = layer(x, None, Mode.WATCH)
+      loss = tf.reduce_sum(y**2)
+    self.assertAllEqual(y, x)
+    self.assertGreater(abs(float(tape.gradient(loss, layer.gamma))), 1e-3)
+
+  def test_a_pixel_looks_everywhere(self):
+    layer = attention.SelfAttention(8, INIT, False)
+    layer.gamma.assign(1.0)
+    x = tf.constant(random(1, 4, 4, 8), tf.float32)
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      corner = tf.reduce_sum(layer(x, None, Mode.WATCH)[0, 0, 0])
+    felt = np.abs(tape.gradient(corner, x)).max(-1).reshape([2, 2, 2, 2])
+    # In every block of four the largest of some channel is felt.
+    self.assertAllGreater(felt.max((1, 3)), 1e-6)
+
+  @parameterized.named_parameters(("4", 4), ("12", 12))
+  def test_channels_must_be_divisible(self, channels):
+    with self.assertRaisesRegex(
+      ValueError, f"`width`.*8 divides, got {channels}"
+    ):
+      attention.SelfAttention(channels, INIT, False)
+
+  def test_large_numbers_stay_finite(self):
+    layer = attention.SelfAttention(8, INIT, False)
+    layer.gamma.assign(1.0)
+    x = tf.constant(100 * random(1, 4, 4, 8), tf.float32)
+    self.assertAllInRange(layer(x, None, Mode.WATCH), -1e4, 1e4)
+
+
+if __name__ == "__main__":
+  testing.main()

@@ -1,0 +1,177 @@
+"""A rematerialized block is the same block, and its state moves once."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine import strategies
+from paragan_tf.nets import affines, blocks, layers, norms, remat
+from paragan_tf.types import Mode
+from tests import testing
+
+INIT = layers.normal_init(0.5, seed=3)
+CLASSES, VECTOR, BATCH = 3, 5, 8
+
+
+def random(*shape, seed=0):
+  return np.random.RandomState(seed).randn(*shape).astype(np.float32)
+
+
+def vector_block(**options):
+  affine = functools.partial(
+    affines.ByVector, inputs=VECTOR, init=INIT, spectral=True
+  )
+  norm = functools.partial(norms.BatchNorm, affine=affine, **options)
+  return blocks.GeneratorBlock(3, 2, INIT, norm, True, "block")
+
+
+def class_block(**options):
+  norm = functools.partial(norms.BatchNorm, num_classes=CLASSES, **options)
+  return blocks.GeneratorBlock(3, 2, INIT, norm, True, "block")
+
+
+def plain_block():
+  return blocks.DiscriminatorBlock(
+    3, 2, INIT, norms.BatchNorm, True, True, False, "block"
+  )
+
+
+X = random(BATCH, 4, 4, 3)
+VECTORS = random(BATCH, VECTOR)
+LABELS = np.array([0, 1, 2, 0, 0, 1, 2, 1], np.int32)
+CASES = (
+  ("vector", vector_block, VECTORS),
+  ("class", class_block, LABELS),
+  ("plain", plain_block, None),
+)
+MODES = (Mode.TURN, Mode.WATCH, Mode.EVAL)
+
+
+def differentiate(call, block, x, cond, mode):
+  """Returns y and all gradients of a sum that weighs each y differently."""
+  sources = [x, *block.trainable_variables]
+  if cond is not None and cond.dtype.is_floating:
+    sources.insert(1, cond)
+  with tf.GradientTape() as tape:
+    tape.watch([source for source in sources if tf.is_tensor(source)])
+    y = call(x, cond, mode)
+    weights = tf.reshape(
+      tf.range(tf.size(y[:1]), dtype=tf.float32), y[:1].shape
+    )
+    loss = tf.reduce_sum(tf.sin(weights) * y**2)
+  return [y, *tape.gradient(loss, sources)]
+
+
+class RematTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(
+    *(
+      (f"{name}_{mode.value}_{how}", make, cond, mode, how)
+      for name, make, cond in CASES
+      for mode in MODES
+      for how in ("eager", "traced", "compiled")
+      if how != "compiled" or mode is Mode.TURN
+    )
+  )
+  def test_values_gradients_and_state_are_the_same(self, make, cond, mode, how):
+    ours, theirs = make(), make()
+    x = tf.constant(X)
+    cond = None if cond is None else tf.constant(cond)
+    again = functools.partial(remat.remat, ours)
+    run = functools.partial(differentiate, again, ours, x, cond, mode)
+    if how != "eager":
+      run = tf.function(run, jit_compile=how == "compiled", autograph=False)
+    before = testing.values(ours.variables)
+    for _ in range(2):  # State that moved wrongly shows in the next values.
+      plain = differentiate(theirs, theirs, x, cond, mode)
+      for one, other in zip(run(), plain):
+        self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
+      for one, other in zip(ours.variables, theirs.variables):
+        self.assertAllClose(one, other, rtol=1e-4, atol=1e-5)
+    for variable, old in zip(ours.variables, before):
+      moves = mode is Mode.TURN and not variable.trainable
+      self.assertEqual(not np.array_equal(variable, old), moves, variable.name)
+
+  def test_the_block_is_computed_twice_and_its_inside_is_not_kept(self):
+    block = class_block()
+
+    def run(call):
+      graph = (
+        tf.function(
+          lambda x: differentiate(
+            call, block, x, tf.constant(LABELS), Mode.TURN
+          )
+        )
+        .get_concrete_function(tf.TensorSpec(X.shape))
+        .graph
+      )
+      return graph
+
+    def count(graph, kind):
+      return sum(op.type == kind for op in graph.get_operations())
+
+    plain = run(block)
+    again = run(functools.partial(remat.remat, block))
+    self.assertEqual(count(again, "Relu"), 2 * count(plain, "Relu"))
+    self.assertEqual(count(plain, "Relu"), 2)
+    self.assertEqual(
+      count(again, "AssignVariableOp"), count(plain, "AssignVariableOp")
+    )
+    # The gradients use the second pass only.
+    used = {
+      op.inputs[1].op.name
+      for op in again.get_operations()
+      if op.type == "ReluGrad"
+    }
+    relus = [op.name for op in again.get_operations() if op.type == "Relu"]
+    self.assertEqual(used, set(relus[2:]))
+
+  def test_second_derivatives_are_the_same(self):
+    block = blocks.DiscriminatorBlock(
+      3, 2, INIT, None, True, True, False, "block"
+    )
+    x = tf.constant(X)
+
+    def penalty(call):
+      with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+          inner.watch(x)
+          y = call(x, None, Mode.WATCH)
+          loss = tf.reduce_sum(y**2)
+        slope = tf.reduce_sum(inner.gradient(loss, x) ** 2)
+      return [
+        slope,
+        *outer.gradient(slope, [block.conv1.weight.w, block.conv2.bias]),
+      ]
+
+    ours = penalty(functools.partial(remat.remat, block))
+    for one, other in zip(ours, penalty(block)):
+      self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
+      self.assertGreater(np.abs(other).max(), 1e-2)
+
+  def test_on_four_replicas_with_one_batch_norm(self):
+    with strategies.scope(testing.strategy()):
+      block = vector_block(cross_replica=True)
+      twin = vector_block(cross_replica=True)
+
+    def replica(x, cond):
+      again = functools.partial(remat.remat, block)
+      ours = differentiate(again, block, x, cond, Mode.TURN)
+      return list(zip(ours, differentiate(twin, twin, x, cond, Mode.TURN)))
+
+    cut = [np.split(part, testing.NUM_REPLICAS) for part in (X, VECTORS)]
+    for pairs in testing.run_on_replicas(replica, *cut):
+      for one, other in pairs:
+        self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
+    for one, other in zip(block.variables, twin.variables):
+      copies = zip(
+        strategies.copies(testing.strategy(), one),
+        strategies.copies(testing.strategy(), other),
+      )
+      for a, b in copies:
+        self.assertAllClose(a, b, rtol=1e-4, atol=1e-5)
+
+
+if __name__ == "__main__":
+  testing.main()
