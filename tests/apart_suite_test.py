@@ -148,8 +148,8 @@ class SidesTest(tf.test.TestCase):
       both = ask_all(pair, "cycle")
     for one in both:
       self.assertEqual(one.num_steps, 2)
-      # Weights and fakes, once in a cycle.
-      self.assertEqual(one.talks.shape, (2, 2))
+      # Weights, fakes, and the logs at the end.
+      self.assertEqual(one.talks.shape, (3, 2))
       self.assertAllGreater(one.talks[:, 0], one.began)
       self.assertAllGreater(one.talks[:, 1] - one.talks[:, 0], 0.0)
       self.assertAllLess(one.talks[:, 1], one.ended)
