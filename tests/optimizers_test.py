@@ -55,6 +55,16 @@ def adam_twin(theta, gs, alphas, beta1, beta2, epsilon):
     yield theta
 
 
+def optimistic_adam_twin(theta, gs, alphas, beta1, beta2, epsilon):
+  steps = [np.zeros_like(theta)]
+  at = theta
+  for moved in adam_twin(theta, gs, alphas, beta1, beta2, epsilon):
+    steps.append(at - moved)
+    at = moved
+    theta = theta - 2 * steps[-1] + steps[-2]
+    yield theta
+
+
 def adabelief_twin(theta, gs, alphas, beta1, beta2, epsilon):
   m, s = np.zeros_like(theta), np.zeros_like(theta)
   for t, (g, alpha) in enumerate(zip(gs, alphas), start=1):
@@ -137,6 +147,12 @@ OPTIMIZERS = (
   ("rmsprop", optimizers.RMSProp, rmsprop_twin, (0.05, 0.9, 1e-2)),
   ("adam", optimizers.Adam, adam_twin, (0.05, 0.5, 0.99, 1e-2)),
   ("adam_no_momentum", optimizers.Adam, adam_twin, (0.05, 0.0, 0.999, 1e-8)),
+  (
+    "optimistic_adam",
+    optimizers.OptimisticAdam,
+    optimistic_adam_twin,
+    (0.05, 0.5, 0.99, 1e-2),
+  ),
   ("adabelief", optimizers.AdaBelief, adabelief_twin, (0.05, 0.5, 0.99, 1e-2)),
   ("radam", optimizers.RAdam, radam_twin, (0.05, 0.5, 0.9999, 1e-2)),
   ("radam_short", optimizers.RAdam, radam_twin, (0.05, 0.5, 0.8, 1e-2)),

@@ -239,6 +239,36 @@ class Adam(Optimizer):
     )
 
 
+def optimistic_adam_update(
+  g, m, v, u, t, alpha, beta1, beta2, epsilon
+) -> Tensors:
+  """Daskalakis et al., arXiv 1711.00141, Algorithm 1: 2 u_t - u_(t-1)."""
+  last = u
+  u, m, v = adam_update(g, m, v, t, alpha, beta1, beta2, epsilon)
+  return 2 * u - last, m, v, u
+
+
+@gin.register
+class OptimisticAdam(Adam):
+  """Adam that expects the next update to differ as the last one did.
+
+  For players who move at the same time, or see each other late.
+  """
+
+  slot_names = ("m", "v", "u")
+  update_fn = staticmethod(optimistic_adam_update)
+
+  def __init__(
+    self,
+    learning_rate: LearningRate = 2e-4,
+    beta1: float = 0.0,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    name: str = "optimistic_adam",
+  ):
+    super().__init__(learning_rate, beta1, beta2, epsilon, name)
+
+
 def adabelief_update(g, m, s, t, alpha, beta1, beta2, epsilon) -> Tensors:
   """Zhuang et al., arXiv 2010.07468, Algorithm 2; `s` gathers epsilon."""
   m = beta1 * m + (1 - beta1) * g
