@@ -3,6 +3,7 @@
 import pathlib
 
 import gin
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -35,9 +36,19 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     for word in ("#   ", "Required:", "Often changed:"):
       self.assertIn(word, header)
 
+  def bindings(self, path):
+    """Returns what a run needs that is fetched and not in the package."""
+    if "cifar10" not in path.stem:
+      return []
+    random = np.random.RandomState(0)
+    file = f"{self.get_temp_dir()}/few.npz"
+    pixels = random.randint(256, size=[20, 32, 32, 3]).astype(np.uint8)
+    np.savez(file, images=pixels, labels=np.arange(20) % 10)
+    return [f"sources.npz.path = '{file}'", "sources.npz.num_heldout = 2"]
+
   @parameterized.named_parameters(*named(RUNS))
   def test_a_run_builds(self, path):
-    config.load([str(path)], [])
+    config.load([str(path)], self.bindings(path))
     built = experiment.Experiment(tf.distribute.OneDeviceStrategy("/cpu:0"))
     folder = self.get_temp_dir()
     run = Run(built, f"{folder}/{path.stem}")
