@@ -24,6 +24,7 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Schedule, Sequential
+from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.outputs import checkpoints, features, metrics, samples
 from paragan_tf.sync.exchange import AllReduce, Exchange
 from paragan_tf.types import ImageSpec, Net
@@ -44,12 +45,16 @@ def player(
   clip_norm: Optional[float] = None,
   regularizer: Optional[Regularizer] = None,
   penalties: Sequence[Penalty] = (),
+  precision: str = "float32",
 ) -> Player:
-  """Makes one player; gin scope `g/` or `d/` says which."""
+  """Makes one player; gin scope `g/` or `d/` says which.
+
+  `precision` is that of activations and products: `float32` or `bfloat16`.
+  """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
   return Player(
-    net(spec=spec, seed=seed, name=name),
+    in_precision(net(spec=spec, seed=seed, name=name), precision),
     optimizer(name=f"{name}_optimizer"),
     exchange(name=f"{name}_exchange"),
     clip_norm,
@@ -289,11 +294,17 @@ class Experiment:
     ]
     for name, side in self.step.players.items():
       lines.append(
-        f"{name}         {type(side.net).__module__.split('.')[-1]}, "
+        f"{name}         {_kind(side.net)}, "
         f"{counts[name]:,} weights, {type(side.optimizer).__name__}, "
         f"{type(side.exchange).__name__}"
       )
     return "\n".join(lines)
+
+
+def _kind(net: Net) -> str:
+  if isinstance(net, Precise):
+    return f"{_kind(net.net)} in {net.dtype.name}"
+  return type(net).__module__.split(".")[-1]
 
 
 def _turns(schedule: Schedule) -> str:

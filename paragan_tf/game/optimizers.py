@@ -217,7 +217,7 @@ def _corrected(m, v, t, alpha, beta1, beta2, epsilon) -> tf.Tensor:
 class Adam(Optimizer):
   """Adam; without momentum by default, as GANs like it."""
 
-  slot_names = ("m", "v")
+  slot_names: Tuple[str, ...] = ("m", "v")
   update_fn: Callable[..., Tensors] = staticmethod(adam_update)
 
   def __init__(

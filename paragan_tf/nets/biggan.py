@@ -79,7 +79,7 @@ class Generator(tf.Module):
     first, *conds = tf.split(z, len(self.blocks) + 1, 1)
     if self.shared is not None:
       shared = self.shared(labels, mode)
-      conds = [tf.concat([part, shared], 1) for part in conds]
+      conds = [layers.beside(part, shared) for part in conds]
     x = self.linear(first, mode)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     x = blocks.run(

@@ -83,7 +83,7 @@ class Generator(tf.Module):
   ) -> tf.Tensor:
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     if self.shared is not None:
-      z = tf.concat([z, self.shared(labels, mode)], 1)
+      z = layers.beside(z, self.shared(labels, mode))
     x = self.linear(z, mode)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     conds = [z] * len(self.blocks)

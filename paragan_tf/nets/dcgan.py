@@ -6,7 +6,6 @@ import gin
 import tensorflow as tf
 
 from paragan_tf.nets import heads, layers, norms, plans
-from paragan_tf.nets.remat import read
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
@@ -33,8 +32,9 @@ class Deconv(tf.Module):
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Doubles the resolution."""
     shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], self.outputs]
-    y = tf.nn.conv2d_transpose(x, self.weight(mode), shape, 2, "SAME")
-    return tf.nn.bias_add(y, read(self.bias))
+    w = tf.cast(self.weight(mode), x.dtype)
+    y = tf.nn.conv2d_transpose(x, w, shape, 2, "SAME")
+    return layers.biased(y, self.bias)
 
 
 class StridedConv(tf.Module):
@@ -55,8 +55,8 @@ class StridedConv(tf.Module):
 
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Halves the resolution."""
-    y = tf.nn.conv2d(x, self.weight(mode), 2, "SAME")
-    return tf.nn.bias_add(y, read(self.bias))
+    y = tf.nn.conv2d(x, tf.cast(self.weight(mode), x.dtype), 2, "SAME")
+    return layers.biased(y, self.bias)
 
 
 @gin.register

@@ -54,6 +54,7 @@ class Head(tf.Module):
     self, features: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> Verdict:
     """Maps `[b, features]` to all that D says of them."""
+    features = tf.cast(features, tf.float32)
     logits = self.linear(features, mode)[:, 0]
     verdict = Verdict(logits, features)
     if self.classes is not None:

@@ -4,6 +4,9 @@ A layer that changes the resolution is one convolution, not a resize and a
 convolution: nearest upsampling by two and a 3x3 kernel are one transposed 4x4
 kernel, and a 3x3 kernel and 2x2 average pooling are one strided 4x4 kernel.
 The function is the same, with 4/9 of the multiply-adds and no large temporary.
+
+A layer computes in the precision of its input. Its weights, and what is done to
+them before they are used, are float32.
 """
 
 import math
@@ -84,6 +87,11 @@ def class_weights(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
   return tf.one_hot(labels, num_classes)
 
 
+def beside(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+  """Joins rows of two matrices, in the precision of the first."""
+  return tf.concat([x, tf.cast(y, x.dtype)], 1)
+
+
 class Weight(tf.Module):
   """A kernel `[..., inputs, outputs]`, divided by its spectral norm if asked.
 
@@ -137,8 +145,8 @@ class Linear(tf.Module):
 
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Maps `[b, inputs]` to `[b, outputs]`."""
-    y = tf.matmul(x, self.weight(mode))
-    return y if self.bias is None else tf.nn.bias_add(y, read(self.bias))
+    y = tf.matmul(x, tf.cast(self.weight(mode), x.dtype))
+    return y if self.bias is None else biased(y, self.bias)
 
 
 class Embedding(tf.Module):
@@ -221,7 +229,12 @@ class Conv(tf.Module):
     return pool(y) if self.resize == "down" else y
 
   def _biased(self, y: tf.Tensor) -> tf.Tensor:
-    return y if self.bias is None else tf.nn.bias_add(y, read(self.bias))
+    return y if self.bias is None else biased(y, self.bias)
+
+
+def biased(y: tf.Tensor, b: tf.Variable) -> tf.Tensor:
+  """Adds a bias to each channel, in the precision of `y`."""
+  return tf.nn.bias_add(y, tf.cast(read(b), y.dtype))
 
 
 @tf.custom_gradient
@@ -239,7 +252,7 @@ def pool(x: tf.Tensor) -> tf.Tensor:
 
 
 def _conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  return tf.nn.conv2d(x, w, 1, "SAME")
+  return tf.nn.conv2d(x, tf.cast(w, x.dtype), 1, "SAME")
 
 
 def _narrow_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -249,6 +262,7 @@ def _narrow_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   empty; its gradient takes up to ten times as long as this one's.
   """
   size, _, inputs, outputs = w.shape
+  w = tf.cast(w, x.dtype)
   columns = tf.reshape(tf.transpose(w, [2, 0, 1, 3]), [inputs, -1])
   y = tf.matmul(tf.reshape(x, [-1, inputs]), columns)
   height, width = x.shape[1:3]
@@ -267,12 +281,14 @@ def _upsampled_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   """Returns `conv2d(upsample(x), w)` as one transposed convolution."""
   kernel = _block_sum(tf.reverse(tf.transpose(w, [0, 1, 3, 2]), [0, 1]))
   shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], w.shape[3]]
+  kernel = tf.cast(kernel, x.dtype)
   return tf.nn.conv2d_transpose(x, kernel, shape, 2, "SAME")
 
 
 def _pooled_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   """Returns `pool(conv2d(x, w))` as one strided convolution."""
-  return tf.nn.conv2d(x, 0.25 * _block_sum(w), 2, "SAME")
+  kernel = tf.cast(0.25 * _block_sum(w), x.dtype)
+  return tf.nn.conv2d(x, kernel, 2, "SAME")
 
 
 def _block_sum(w: tf.Tensor) -> tf.Tensor:

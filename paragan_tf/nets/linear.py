@@ -30,7 +30,7 @@ class Generator(tf.Module):
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     if self.spec.num_classes:
       weights = layers.class_weights(labels, self.spec.num_classes)
-      z = tf.concat([z, weights], 1)
+      z = layers.beside(z, weights)
     size = self.spec.resolution
     images = tf.tanh(self.linear(z, mode))
     return tf.reshape(images, [-1, size, size, self.spec.channels])
@@ -67,5 +67,5 @@ class Discriminator(tf.Module):
     x = tf.reshape(images, [-1, images.shape[1:].num_elements()])
     if self.spec.num_classes:
       weights = layers.class_weights(labels, self.spec.num_classes)
-      x = tf.concat([x, weights], 1)
+      x = layers.beside(x, weights)
     return Verdict(self.linear(x, mode)[:, 0], x)

@@ -56,8 +56,9 @@ class Norm(tf.Module):
 
   def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
     """Maps `[b, h, w, c]` to the same shape; `cond` is for the affine."""
-    mean, variance = self._statistics(x, mode)
-    gamma, beta = self.affine(cond, mode)
+    mean, variance = self._statistics(tf.cast(x, tf.float32), mode)
+    pair = self.affine(cond, mode)
+    gamma, beta = (tf.cast(part, tf.float32) for part in pair)
     if gamma.shape.rank == 2 and mean.shape.rank == 4:
       gamma, beta = gamma[:, None, None], beta[:, None, None]
     # One multiply and one add an element: the rest is per channel.
@@ -65,7 +66,7 @@ class Norm(tf.Module):
     shift = beta - mean * scale
     if scale.shape.rank == 2:
       scale, shift = scale[:, None, None], shift[:, None, None]
-    return x * scale + shift
+    return x * tf.cast(scale, x.dtype) + tf.cast(shift, x.dtype)
 
   def _statistics(
     self, x: tf.Tensor, mode: Mode

@@ -118,9 +118,7 @@ class Generator(tf.Module):
       return labels if self.spec.num_classes else None
     if not self.spec.num_classes:
       return z
-    return tf.concat(
-      [z, layers.class_weights(labels, self.spec.num_classes)], 1
-    )
+    return layers.beside(z, layers.class_weights(labels, self.spec.num_classes))
 
 
 class Discriminator(tf.Module):

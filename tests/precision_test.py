@@ -1,0 +1,103 @@
+"""Nets that compute in bfloat16: what does, and what does not."""
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf import config, experiment
+from paragan_tf.game import losses, turns
+from paragan_tf.nets import precision
+from paragan_tf.types import Mode
+from tests import nets_test
+
+PAIRS = tuple(
+  (name, make, nets_test.GREY32)
+  for name, make in nets_test.PAIRS
+  if name != "linear"
+)
+
+
+def low(net):
+  """Returns the net in bfloat16."""
+  return precision.in_precision(net, "bfloat16")
+
+
+def ops(graph):
+  """Yields all operations, those of functions too."""
+  definition = graph.as_graph_def()
+  yield from definition.node
+  for function in definition.library.function:
+    yield from function.node_def
+
+
+class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  @parameterized.named_parameters(*PAIRS)
+  def test_products_are_low_and_the_rest_is_not(self, make_pair, spec):
+    g, d, batch = nets_test.shared(make_pair, spec)
+    full, traced = {}, {}
+    for name, (one, other) in (("low", (low(g), low(d))), ("full", (g, d))):
+
+      def moves(z, labels, images, one=one, other=other):
+        asked = batch._replace(z=z, labels=labels, images=images)
+        fakes = turns.draw(one, asked, Mode.WATCH)
+        return (
+          turns.g_move(fakes, other, asked, losses.hinge),
+          turns.d_move(fakes, other, asked, losses.hinge),
+        )
+
+      run = tf.function(moves, autograph=False)
+      args = (batch.z, batch.labels, batch.images)
+      traced[name] = run.get_concrete_function(*args).graph
+      full[name] = [one(batch.z, batch.labels, Mode.EVAL)]
+      full[name] += [other(batch.images, batch.labels, Mode.EVAL)]
+    bfloat16 = tf.bfloat16.as_datatype_enum
+    for node in ops(traced["low"]):
+      if "Conv2D" in node.op:
+        self.assertEqual(node.attr["T"].type, bfloat16, node.name)
+      if node.op in ("Softmax", "Rsqrt", "Sqrt"):
+        self.assertNotEqual(node.attr["T"].type, bfloat16, node.name)
+    kinds = {node.op for node in ops(traced["full"])}
+    self.assertIn("Conv2D", kinds)
+    for a, b in zip(full["low"], full["full"]):
+      self.assertEqual(a.dtype, tf.float32)
+      # bfloat16 has 8 bits; what is found is their sum over the layers.
+      error = np.linalg.norm(a - b) / np.linalg.norm(b)
+      self.assertLess(error, 0.1)
+      self.assertGreater(error, 1e-6)
+
+  def test_gradients_are_those_of_float32_weights(self):
+    g, d, batch = nets_test.shared(nets_test.sngan_pair, nets_test.GREY32)
+    moves = []
+    for one, other in ((low(g), low(d)), (g, d)):
+      fakes = turns.draw(one, batch, Mode.WATCH)
+      moves.append(turns.g_move(fakes, other, batch, losses.hinge).grads)
+    for a, b in zip(*moves):
+      self.assertEqual(a.dtype, tf.float32)
+      if np.linalg.norm(b) > 1e-2:
+        cosine = np.sum(a * b) / np.linalg.norm(a) / np.linalg.norm(b)
+        self.assertGreater(cosine, 0.95)
+
+  def test_each_player_has_its_own_by_gin_scope(self):
+    config.load(
+      ["gin/runs/fashion.gin"], ["d/experiment.player.precision = 'bfloat16'"]
+    )
+    made = experiment.Experiment(tf.distribute.OneDeviceStrategy("/cpu:0"))
+    g, d = (made.step.players[who].net for who in "gd")
+    self.assertNotIsInstance(g, precision.Precise)
+    self.assertEqual(d.dtype, tf.bfloat16)
+    self.assertIn("dcgan in bfloat16", made.summary())
+    logs = made.inner_loop(0)(1)
+    self.assertTrue(np.isfinite(logs["d/loss"]))
+
+  def test_an_unknown_precision_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "`precision` must be .* 'half'"):
+      precision.in_precision(None, "half")
+
+
+if __name__ == "__main__":
+  tf.test.main()
