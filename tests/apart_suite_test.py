@@ -95,19 +95,22 @@ class FiguresTest(tf.test.TestCase):
     curve = Curve(np.array([[1.0, 3.0]]), np.array([[100.0, 1.0]]))
     self.assertAllClose(apart_quality.time_to(10.0, curve), 2.0)
     self.assertAllClose(apart_quality.time_to(200.0, curve), 1.0)
-    self.assertIsNone(apart_quality.time_to(0.5, curve))
 
-  def test_who_never_gets_there_is_said_so(self):
+  def test_times_are_compared_at_a_distance_that_both_reach(self):
     figures = apart_quality.gather(quality())
     self.assertAllClose(figures["sync_frechet"], 20.0)
     self.assertAllClose(figures["sync_frechet_std"], 2**0.5)
-    # Async stands at 20 with its first measurement, after 1 of 4 s.
+    # Async stands at sync's 20 with its first measurement, after 1 of 4 s.
     self.assertAllClose(figures["async_vs_sync_time_to_quality"], 4.0)
-    self.assertEqual(figures["async_ttur_vs_sync_time_to_quality"], 0.0)
+    self.assertEqual(figures["async_reaches_sync"], 1.0)
+    # This one ends at 4 x 20, where sync is after the first second.
+    self.assertAllClose(figures["async_d64_level"], 80.0)
+    self.assertAllClose(figures["async_d64_vs_sync_time_to_quality"], 0.25)
+    self.assertEqual(figures["async_d64_reaches_sync"], 0.0)
     lines = apart_quality.table(figures, quality()).splitlines()
     self.assertRegex(lines[1], r"^sync, .* 20\.0 \+- 1\.4 +4\.0$")
-    self.assertRegex(lines[2], r"4\.00$")
-    self.assertRegex(lines[-1], r"not reached$")
+    self.assertRegex(lines[2], r"4\.00 to 20\.0$")
+    self.assertRegex(lines[3], r"0\.25 to 80\.0$")
 
   def test_the_picture_has_a_panel_for_each_thing(self):
     figures = apart_figures.gather([throughput()], num_steps=4)

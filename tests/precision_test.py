@@ -11,11 +11,7 @@ from paragan_tf.nets import precision
 from paragan_tf.types import Mode
 from tests import nets_test
 
-PAIRS = tuple(
-  (name, make, nets_test.GREY32)
-  for name, make in nets_test.PAIRS
-  if name != "linear"
-)
+PAIRS = tuple(case for case in nets_test.SMALL if "linear" not in case[0])
 
 
 def low(net):

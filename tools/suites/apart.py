@@ -34,8 +34,8 @@ _GIN_FILE = "gin/runs/benchmark_step.gin"
 # A little wider than G, so that both roles have the same work.
 _BALANCED = ("sngan.Discriminator.width = 72",)
 _FRESH = ("Sequential.reuse_fakes = False",)
-_QUICK_BATCHES, _FULL_BATCHES = (32,), (8, 16, 32, 64)
-_QUICK_SECONDS, _FULL_SECONDS = 40, 90  # Of taking turns, for each batch.
+_QUICK_BATCHES, _FULL_BATCHES = (16,), (8, 16, 32)
+_QUICK_SECONDS, _FULL_SECONDS = 40, 75  # Of taking turns, for each batch.
 _STEPS = 4
 
 

@@ -15,6 +15,7 @@ _COLORS = {
   "async_adabelief_adam": "#2f855a",
   "async_lars_adam": "#805ad5",
   "async_ttur": "#d53f8c",
+  "async_optimistic": "#319795",
 }
 _PART_COLORS = ("#2b6cb0", "#e2e8f0", "#dd6b20", "#ecc94b")
 
