@@ -67,7 +67,8 @@ def player(
 class Experiment:
   """All that a run computes with: data, players, the step, checkpoints.
 
-  `nets` makes "g" and "d" where they are not chosen in gin.
+  `nets` makes "g" and "d" where they are not chosen in gin; `truncation` is for
+  samples and metrics, not for training.
   """
 
   def __init__(
@@ -81,6 +82,7 @@ class Experiment:
     ema: Callable[..., Ema] = Ema,
     augment: Optional[Callable[[], Augment]] = None,
     extractor: Optional[Callable[[], features.Extractor]] = None,
+    truncation: Optional[float] = None,
     seed: int = 0,
   ):
     self._schedule = schedule()
@@ -109,7 +111,10 @@ class Experiment:
     with strategies.scope(strategy):
       self.step = self.make_step()
     twin = self.step.ema.twin
-    self.sampler = Sampler(strategy, twin, bool(self.spec.num_classes))
+    self._truncation = truncation
+    self.sampler = Sampler(
+      strategy, twin, bool(self.spec.num_classes), truncation=truncation
+    )
 
   def make_step(self, count: Optional[tf.Variable] = None) -> Step:
     """Makes a step, with variables of its own.
@@ -268,7 +273,10 @@ class Experiment:
       heldout.pixels.astype(np.float32) / 127.5 - 1.0,
       heldout.labels if self.spec.num_classes else None,
       metrics.Sampling(
-        ema=True, truncation=None, bn_mode="stored", seed=_METRIC_SEED
+        ema=True,
+        truncation=self._truncation,
+        bn_mode="stored",
+        seed=_METRIC_SEED,
       ),
       reference_split=f"{self.input_fn.name}/train",
       num_samples=num_samples,

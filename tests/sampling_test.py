@@ -37,6 +37,29 @@ class SamplingTest(tf.test.TestCase):
     other = self.one((self.labels + 1) % 3, seed=5)
     self.assertNotAllClose(other, self.one(self.labels, seed=5))
 
+  def test_classes_may_be_mixed(self):
+    ids = self.one(self.labels, seed=5)
+    shares = np.eye(3)[self.labels]
+    self.assertAllClose(self.one(shares, seed=5), ids, atol=1e-6)
+    mixed = self.one(0.5 * shares + 0.5 * shares[::-1], seed=5)
+    self.assertNotAllClose(mixed, ids, atol=1e-3)
+
+  def test_truncated_codes_are_cut_off_and_not_clipped(self):
+    strategy = tf.distribute.get_strategy()
+    cut = Sampler(strategy, self.one._g, True, 4000, truncation=1.0)
+    z = cut._codes(seed=3, start=0, z=None).numpy()
+    self.assertAllInRange(z, -1.0, 1.0)
+    # A normal distribution cut off at 1 has the variance
+    # 1 - 2 phi(1) / (2 Phi(1) - 1) = 1 - 2 x .24197 / .68269.
+    self.assertAllClose(z.var(), 0.29112, atol=0.01)
+    self.assertLess(np.mean(np.abs(z) > 0.99), 0.02)
+    wide = Sampler(strategy, self.one._g, True, 4000, truncation=8.0)
+    self.assertAllClose(
+      wide._codes(seed=3, start=0, z=None).numpy().var(), 1.0, atol=0.03
+    )
+    with self.assertRaisesRegex(ValueError, "`truncation` must be .* got 0"):
+      Sampler(strategy, self.one._g, True, truncation=0)
+
   def test_replicas_share_the_work_and_change_nothing(self):
     four = sampler(testing.strategy())
     # Four replicas draw 8 at a time and one draws 6: the first 6 are alike.

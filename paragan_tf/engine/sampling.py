@@ -1,5 +1,6 @@
 """Drawing from a generator, shared among the replicas of this process."""
 
+import math
 from typing import Optional
 
 import numpy as np
@@ -11,7 +12,11 @@ from paragan_tf.types import Mode, Net
 
 
 class Sampler:
-  """Draws samples; the same labels, seed and start give the same images."""
+  """Draws samples; the same labels, seed and start give the same images.
+
+  With `truncation`, codes are drawn from a normal distribution cut off at that
+  many deviations (arXiv 1809.11096, section 3.1).
+  """
 
   def __init__(
     self,
@@ -19,7 +24,11 @@ class Sampler:
     g: Net,
     conditional: bool,
     batch_size: int = 256,
+    truncation: Optional[float] = None,
   ):
+    if truncation is not None and truncation <= 0:
+      raise ValueError(f"`truncation` must be above 0, got {truncation}.")
+    self._truncation = truncation
     num = Processes(strategy).num_local_replicas
     self._strategy = strategy
     self._num_replicas = num
@@ -39,8 +48,9 @@ class Sampler:
     """Returns one image a label, `[n, h, w, c]`, in [-1, 1].
 
     Args:
-      labels: Class ids, `[n]`; only their number counts if unconditional, and
-        they may be left out if there is a `z`.
+      labels: Class ids, `[n]`, or the share that each class is to have in a
+        sample, `[n, num_classes]` in floats; only their number counts if
+        unconditional, and they may be left out if there is a `z`.
       seed: Which latent codes.
       start: The place of the first sample in the seed's sequence.
       z: The latent codes themselves, `[n, z_dim]`.
@@ -52,7 +62,8 @@ class Sampler:
     size = self._batch_size
     parts = []
     for i in range(0, len(labels), size):
-      part = np.resize(labels[i : i + size], [size]).astype(np.int32)
+      part = np.resize(labels[i : i + size], [size, *labels.shape[1:]])
+      part = part.astype(np.float32 if labels.ndim == 2 else np.int32)
       codes = self._codes(seed, start + i, None if z is None else z[i:])
       parts.append(self._draw(codes, tf.constant(part)).numpy())
     return np.concatenate(parts)[: len(labels)]
@@ -61,7 +72,14 @@ class Sampler:
     shape = [self._batch_size, self._z_dim]
     if z is not None:
       return tf.constant(np.resize(z[: shape[0]], shape), tf.float32)
-    return tf.random.stateless_normal(shape, [seed, start], alg="philox")
+    if self._truncation is None:
+      return tf.random.stateless_normal(shape, [seed, start], alg="philox")
+    # Exactly: equal shares of what the distribution has between the ends.
+    upper = 0.5 * (1.0 + math.erf(self._truncation / math.sqrt(2.0)))
+    shares = tf.random.stateless_uniform(
+      shape, [seed, start], 1.0 - upper, upper, alg="philox"
+    )
+    return tf.cast(tf.math.ndtri(tf.cast(shares, tf.float64)), tf.float32)
 
   def _shared(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     share = self._batch_size // self._num_replicas
