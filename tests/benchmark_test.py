@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from tools.suites import engines_figures, step_figures
+from tools.suites import backbones, engines_figures, step_figures
 from tools.suites.engines_sides import Split
 from tools.suites.work import Work
 
@@ -159,6 +159,22 @@ class StepFiguresTest(tf.test.TestCase):
     )
     self.assertRegex(lines[4], r"papers .* 10\.0 +3\.00 \(2\.50 - 3\.50\)$")
     self.assertEqual(lines[-1], "rounds 3 of 2 step(s) a side; load 0.5 before")
+
+
+class BackbonesFiguresTest(tf.test.TestCase):
+  def test_speed_and_fraction_are_taken_within_a_round(self):
+    results = {name: np.array([1.0, 2.0, 4.0]) for name in backbones.NAMES}
+    results["peak"] = np.array([10e9, 20e9, 10e9])
+    work = {name: Work(2e9, 5e9) for name in backbones.NAMES}
+    figures = backbones.gather(results, work, num_steps=2)
+    # 2 steps of 16 images in 1, 2 and 4 s.
+    self.assertAllClose(figures["biggan_images_per_second"], 16.0)
+    # 4e9 in 1, 2 and 4 s, of 10e9, 20e9 and 10e9 a second.
+    self.assertAllClose(figures["biggan_fraction_of_peak"], 0.1)
+    self.assertAllClose(figures["biggan_gflops_per_step"], 4.0)
+    lines = backbones.table({**figures, "load_before": 0.5}).splitlines()
+    self.assertLen(lines, 2 + len(backbones.NAMES) + 3)
+    self.assertRegex(lines[2], r"^dcgan +16\.0 \(12\.0 - 24\.0\) +4\.0 +10%")
 
 
 class EnginesFiguresTest(tf.test.TestCase):

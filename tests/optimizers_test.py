@@ -28,6 +28,14 @@ def sgd_twin(w, gs, alphas):
     yield w
 
 
+def optimistic_sgd_twin(w, gs, alphas):
+  last = np.zeros_like(w)
+  for g, alpha in zip(gs, alphas):
+    w = w - 2 * alpha * g + alpha * last
+    last = g
+    yield w
+
+
 def momentum_twin(w, gs, epsilons, mu, nesterov):
   theta, v = w, np.zeros_like(w)
   for g, epsilon in zip(gs, epsilons):
@@ -142,6 +150,7 @@ def make_lookahead(learning_rate, k, alpha, mu, name="lookahead"):
 # Epsilons are large, so that their place shows.
 OPTIMIZERS = (
   ("sgd", optimizers.SGD, sgd_twin, (0.1,)),
+  ("optimistic_sgd", optimizers.OptimisticSGD, optimistic_sgd_twin, (0.1,)),
   ("momentum", optimizers.Momentum, momentum_twin, (0.1, 0.9, False)),
   ("nesterov", optimizers.Momentum, momentum_twin, (0.1, 0.9, True)),
   ("rmsprop", optimizers.RMSProp, rmsprop_twin, (0.05, 0.9, 1e-2)),
@@ -405,6 +414,42 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(optimizer.rate(), 0.25)
     self.assertEqual(optimizer.inner.beta1, 0.75)
     self.assertEqual(optimizer.inner.name, "g_optimizer_inner")
+
+
+class BilinearTest(tf.test.TestCase, parameterized.TestCase):
+  """min over x, max over y of x A y, whose only solution is zero."""
+
+  def play(self, make, seed, num_steps):
+    """Returns the last distance from the solution over the first."""
+    random = np.random.RandomState(seed)
+    u, _ = np.linalg.qr(random.randn(10, 10))
+    v, _ = np.linalg.qr(random.randn(10, 10))
+    a = tf.constant(u * random.uniform(0.3, 1.0, 10) @ v)
+    x, y = (tf.Variable(random.randn(10, 1), name=name) for name in "xy")
+    players = [make(name=name) for name in "xy"]
+    for player, w in zip(players, (x, y)):
+      player.init([w])
+
+    @tf.function
+    def step():
+      grads = tf.matmul(a, y), -tf.matmul(a, x, transpose_a=True)
+      for player, grad, w in zip(players, grads, (x, y)):
+        player.apply([grad], [w])
+
+    def distance():
+      return np.linalg.norm(np.concatenate([x.numpy(), y.numpy()]))
+
+    first = distance()
+    for _ in range(num_steps):
+      step()
+    return distance() / first
+
+  @parameterized.parameters(0, 1, 2)
+  def test_optimism_finds_what_descent_runs_away_from(self, seed):
+    optimistic = functools.partial(optimizers.OptimisticSGD, 0.2)
+    self.assertLess(self.play(optimistic, seed, 2000), 1e-2)
+    plain = functools.partial(optimizers.SGD, 0.2)
+    self.assertGreater(self.play(plain, seed, 2000), 1e6)
 
 
 if __name__ == "__main__":

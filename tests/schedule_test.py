@@ -42,6 +42,9 @@ class ScheduleTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "`g_batch_size` 8.*`reuse_fakes`"):
       schedule.Sequential(g_batch_size=8)
 
+  def test_both_may_move_at_once(self):
+    self.assertEqual(schedule.Simultaneous().rounds, ((BOTH,),))
+
   def test_cores_have_no_shares(self):
     with self.assertRaisesRegex(ValueError, "`on_cores` .* got 3 and 1"):
       schedule.Asynchronous(3, 1, on_cores=True)

@@ -306,6 +306,26 @@ class PolicyTest(tf.test.TestCase):
     self.assertAllClose(logs["exchange/bytes"], 0.0)
 
 
+class SimultaneousTest(tf.test.TestCase):
+  def test_both_move_from_the_same_point_and_talk_once(self):
+    step = make_step(testing.strategy())
+    step.schedule = schedule.Simultaneous()
+    by_hand = make_step(ONE())
+    images, labels = testing.images(8), testing.labels(8)
+    run_shared(step, [images], [labels], 1)
+    g, d = (by_hand.players[who].net for who in "gd")
+    z = noise.normal([8, 4], by_hand.seed, tf.zeros([], tf.int64), "z0")
+    batch = Batch(tf.constant(images), tf.constant(labels), z)
+    fakes = turns.draw(g, batch, Mode.TURN)
+    moves = {w: MOVES[w](fakes, d, batch, by_hand.loss_fn) for w in "dg"}
+    for who, move in moves.items():
+      player = by_hand.players[who]
+      player.optimizer.apply(move.grads, player.net.trainable_variables)
+    got, expected = weights(step, testing.strategy()), weights(by_hand, ONE())
+    for name in ("g/linear/weight/w:0", "d/linear/weight/w:0"):
+      self.assertAllClose(got[name], expected[name], atol=1e-6)
+
+
 class TermsTest(tf.test.TestCase, parameterized.TestCase):
   """What is paid beside the game's loss."""
 

@@ -11,13 +11,14 @@ from typing import Dict, Optional
 from absl import flags
 
 from tools import cli
-from tools.suites import apart, engines, step
+from tools.suites import apart, backbones, engines, step
 from tools.suites.suite import Options, Suite
 
 SUITES: Dict[str, Suite] = {
   "step": step.run,
   "engines": engines.run,
   "async": apart.run,
+  "backbones": backbones.run,
 }
 
 _SUITE = flags.DEFINE_string(

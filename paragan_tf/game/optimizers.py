@@ -137,6 +137,30 @@ class SGD(Optimizer):
     return sgd_update(g, alpha)
 
 
+def optimistic_sgd_update(g, f, alpha) -> Tensors:
+  """Daskalakis et al., arXiv 1711.00141, eq. 6: `f` is the last gradient."""
+  alpha = tf.cast(alpha, g.dtype)
+  return alpha * (2 * g - f), g
+
+
+@gin.register
+class OptimisticSGD(Optimizer):
+  """Gradient descent that expects the gradient to change as it last did.
+
+  For players who move at the same time, where plain descent turns in circles.
+  """
+
+  slot_names = ("f",)
+
+  def __init__(
+    self, learning_rate: LearningRate = 1e-2, name: str = "optimistic_sgd"
+  ):
+    super().__init__(learning_rate, name)
+
+  def _update(self, g, w, slots, t, alpha):
+    return optimistic_sgd_update(g, *slots, alpha)
+
+
 def momentum_update(g, v, alpha, mu, nesterov) -> Tensors:
   """Sutskever et al., ICML 2013, eqs. 1-4, with the sign of `v` turned.
 

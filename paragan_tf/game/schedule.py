@@ -99,6 +99,14 @@ class Sequential(Schedule):
 
 
 @gin.register
+class Simultaneous(Schedule):
+  """Both move at the same time, from the same point and on the same batch."""
+
+  def __init__(self) -> None:
+    self.rounds = ((("d", "g"),),)
+
+
+@gin.register
 class Asynchronous(Schedule):
   """G and D move at the same time, each on replicas of its own.
 

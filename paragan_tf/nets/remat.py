@@ -138,5 +138,5 @@ def _after(x: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
   if not others:
     return x
   corners = [tf.reshape(other, [-1])[0] for other in others]
-  zeros = [tf.minimum(tf.abs(corner), 0.0) for corner in corners]
+  zeros = [tf.cast(tf.minimum(tf.abs(c), 0), x.dtype) for c in corners]
   return x + tf.stop_gradient(tf.add_n(zeros))
