@@ -139,8 +139,16 @@ CASES = (
   ("contragan_64", contragan_pair, GREY64_CONDITIONAL),
 )
 # Without its own loss, ContraGAN's embeddings learn nothing.
-LEARNING = tuple(case for case in CASES if case[1] is not contragan_pair)
-CONDITIONAL = tuple(case for case in CASES if case[2].num_classes)
+LEARNING = tuple(
+  case
+  for case in CASES
+  if case[1] is not contragan_pair and case[2] != GREY64_CONDITIONAL
+)
+CONDITIONAL = tuple(
+  case
+  for case in CASES
+  if case[2].num_classes and case[2] != GREY64_CONDITIONAL
+)
 GREY = tuple(case for case in CASES if case[2] in (GREY32, GREY64))
 SMALL = tuple(case for case in CASES if case[2] == GREY32)
 # A compiler takes long; what it finds in the others is in these.

@@ -138,7 +138,7 @@ class SGD(Optimizer):
 
 
 def optimistic_sgd_update(g, f, alpha) -> Tensors:
-  """Daskalakis et al., arXiv 1711.00141, eq. 6: `f` is the last gradient."""
+  """Daskalakis et al., arXiv 1711.00141; `f` is the last gradient."""
   alpha = tf.cast(alpha, g.dtype)
   return alpha * (2 * g - f), g
 
