@@ -207,7 +207,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
     for step in (shared, whole):
       for module in step.submodules:
         if isinstance(module, norms.BatchNorm):
-          module.cross_replica = True
+          module.group_size = 0  # All.
           self.assertTrue(has_norms)
     images, labels = self.data(4, size, spec)
     run_whole(whole, images, labels, 4)
