@@ -64,7 +64,8 @@ class ArchitectureTest(parameterized.TestCase):
     self.assertEqual(folders, set(ROOMS))
 
   def test_tools_import_the_front_only(self):
-    for path in sorted((ROOT / "tools").rglob("*.py")):
+    # Not so the suites of the benchmark, which measure what is inside.
+    for path in sorted((ROOT / "tools").glob("*.py")):
       self.assertLessEqual(
         ours(path), {"api", "config", "experiment", "run"}, str(path)
       )
