@@ -167,7 +167,10 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_a_run_cannot_do_is_said_before_anything_is_written(self):
     cases = (
       ("experiment.Experiment.batch_size = 6", "multiple of the 4 replicas"),
-      ("input_fn.InputFn.resolution = 48", "power of two.* got 48"),
+      (
+        "input_fn.InputFn.resolution = 48",
+        "`resolution` must be one of .* got 48",
+      ),
       ("run.Run.num_steps = 0", "got 0"),
       ("sources.fashion.num_heldout = 10000", "got 10000"),
     )

@@ -18,6 +18,7 @@ from tests import testing
 from tools.suites import engines, meanwhile, rounds, work
 from tools.suites.engines_sides import Pinned, Split, Trainer, cluster_of
 from tools.suites.ours import Ours
+from tools.suites.suite import Options
 from tools.suites.tfgan import Session
 from tools.suites.tfgan_estimator import Estimator
 from tools.suites.work import Work
@@ -317,7 +318,7 @@ class EnginesTest(tf.test.TestCase):
       mock.patch.object(os, "sched_getaffinity", return_value={5})
     )
     with self.assertRaisesRegex(ValueError, "two cores, got 1"):
-      engines.run(quick=True)
+      engines.run(Options(quick=True))
 
   def test_a_run_tells_where_its_time_went(self):
     folder = self.get_temp_dir()
