@@ -169,7 +169,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       ("experiment.Experiment.batch_size = 6", "multiple of the 4 replicas"),
       (
         "input_fn.InputFn.resolution = 48",
-        "`resolution` must be one of .* got 48",
+        "must be one of .*, got 48",
       ),
       ("run.Run.num_steps = 0", "got 0"),
       ("sources.fashion.num_heldout = 10000", "got 10000"),
