@@ -19,6 +19,7 @@ import tensorflow as tf
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step
 
+_TPUStrategy = tf.distribute.TPUStrategy
 Logs = Dict[str, float]
 # Called after an inner loop with the steps done so far and its logs.
 Action = Callable[[int, Logs], None]
@@ -63,7 +64,7 @@ class InnerLoop:
     def cycle(done, sums, wait, ended):
       for phase in range(self._step.cycle):
         element, came = self._next(iterator)
-        sums += self._traced(phase)(element)
+        sums += self._traced(phase)(element, came)
         wait += tf.maximum(came - ended, 0.0)
         with tf.control_dependencies([sums]):
           ended = tf.timestamp()
@@ -99,10 +100,14 @@ class InnerLoop:
       self._shared[first] = tf.function(run, autograph=False)
     return self._shared[first]
 
-  def _run_step(self, element, phase: int) -> tf.Tensor:
+  def _run_step(self, element, came: tf.Tensor, phase: int) -> tf.Tensor:
     """Returns the local replicas' mean of the logs, in order of their names."""
+    # Where threads are few, the clock would else be read after the step's work.
+    gates = [] if isinstance(self._strategy, _TPUStrategy) else [came]
 
     def replica(element):
+      with tf.control_dependencies(gates):
+        element = tf.nest.map_structure(tf.identity, element)
       labels = element[1] if len(element) > 1 else None
       logs = self._step(element[0], labels, phase)
       return tf.stack(
