@@ -4,7 +4,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.game import losses, turns
+from paragan_tf.game import consistency, losses, turns
+from paragan_tf.game.augment import DiffAugment
 from paragan_tf.nets import dcgan, linear
 from paragan_tf.types import ImageSpec, Mode
 from tests import testing
@@ -246,6 +247,23 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     for state in zip(*(net.non_trainable_variables for net in nets)):
       self.assertAllClose(state[0], state[1], rtol=1e-5, atol=1e-7)
       self.assertNotAllClose(state[0], state[2], rtol=1e-3, atol=1e-7)
+
+
+class TermsTest(tf.test.TestCase):
+  def test_what_is_drawn_again_is_changed_as_the_fakes_were(self):
+    g = linear.Generator(testing.SPEC, 0)
+    d = linear.Discriminator(testing.SPEC, 0)
+    batch = testing.batch(4)
+    fakes = turns.draw(g, batch, Mode.WATCH)
+    close = consistency.LatentConsistency(
+      d_weight=1e3, g_weight=1e3, deviation=1e-4
+    )
+    for move in (turns.d_move, turns.g_move):
+      costs = []
+      for paid in ((close,), ()):
+        terms = turns.Terms(paid, DiffAugment(), g, 3, tf.constant(5, tf.int64))
+        costs.append(move(fakes, d, batch, losses.hinge, terms).loss)
+      self.assertAllClose(costs[0], costs[1], atol=1e-2)
 
 
 if __name__ == "__main__":

@@ -171,10 +171,16 @@ def _penalty(who, terms: Terms, d: Net, batch, fakes, real, fake):
     return 0.0
   g = terms.g
   assert terms.step is not None
+
+  def draw_again(z, labels):
+    # Changed as the fakes were, so that what differs is G's doing.
+    assert g is not None
+    return terms.seen(g(z, labels, Mode.WATCH), "fake")
+
   view = View(
     who,
     lambda images, labels: judge(d, images, labels, Mode.WATCH),
-    None if g is None else lambda z, labels: g(z, labels, Mode.WATCH),
+    None if g is None else draw_again,
     batch,
     fakes.images,
     fakes.labels,
