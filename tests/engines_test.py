@@ -101,6 +101,18 @@ class EnginesTest(tf.test.TestCase, parameterized.TestCase):
   def test_all_engines_come_to_the_same_values(self):
     self.assert_engines_agree(run_test.LINEAR, ENGINES)
 
+  def test_they_do_so_with_a_penalty_that_is_rarely_due(self):
+    rare = (
+      "from paragan_tf.game import augment",
+      "from paragan_tf.game import penalties",
+      "d/experiment.player.penalties = [@penalties.LeCam()]",
+      "penalties.LeCam.start_step = 0",
+      "penalties.LeCam.period = 5",
+      "experiment.Experiment.augment = @augment.Ada",
+      "augment.Ada.speed = 100",
+    )
+    self.assert_engines_agree((*rare, *run_test.LINEAR), ("function", *GRAPHS))
+
   @parameterized.named_parameters(
     ("real_net", ()),
     ("every_other_step", run_test.EVERY_OTHER_STEP),
