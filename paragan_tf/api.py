@@ -129,9 +129,8 @@ class Estimator:
     values = run.finish(num_samples)
     results: Dict[str, Optional[float]] = {"global_step": run.done}
     for value in values:
-      if value.name != "label_agreement" or self._input_fn is None:
-        results[value.name] = value.value
-        results[f"{value.name}_floor"] = value.floor
+      results[value.name] = value.value
+      results[f"{value.name}_floor"] = value.floor
     return results
 
   def predict(

@@ -186,7 +186,7 @@ class Experiment:
 
   def estimator(self, model_dir: str, tpu=None):
     """Returns a `TPUEstimator` of the run; `tpu` is where it trains, if any."""
-    on_cores = getattr(self._schedule, "on_cores", False)
+    on_cores = self._schedule.on_cores
     if tpu is not None and self._schedule.roles and not on_cores:
       raise ValueError(
         "TPUEstimator keeps one value of each variable, and "

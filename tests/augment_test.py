@@ -261,7 +261,7 @@ class AdaptTest(tf.test.TestCase):
     made = augment.Ada(target=0.5, speed=40)
     self.assertEqual(made.p.name, "augment/p:0")
     self.assertFalse(made.p.trainable)
-    update = tf.function(made.update)
+    update = tf.function(lambda logits: made.update(logits, 1))
     # Of four signs the means are 1, 1, .5 and 0; the size does not matter.
     for logits, p in (
       ([1.0, 9.0, 1.0, 0.1], 0.1),
@@ -275,39 +275,43 @@ class AdaptTest(tf.test.TestCase):
 
   def test_at_its_target_p_stays(self):
     made = ada(0.3, target=0.5, speed=40)
-    made.update(tf.constant([1.0, 1.0, 1.0, -1.0]))
+    made.update(tf.constant([1.0, 1.0, 1.0, -1.0]), 1)
     self.assertAllClose(made.p, 0.3)
 
   def test_p_stays_between_0_and_1(self):
     made = ada(0.95, speed=40)
-    made.update(tf.ones([4]))
+    made.update(tf.ones([4]), 1)
     self.assertAllEqual(made.p, 1.0)
     made.p.assign(0.05)
-    made.update(-tf.ones([4]))
+    made.update(-tf.ones([4]), 1)
     self.assertAllEqual(made.p, 0.0)
 
   def test_from_none_to_all_takes_as_many_images_as_it_says(self):
     made = augment.Ada(speed=40)
     for _ in range(9):
-      made.update(tf.ones([4]))
+      made.update(tf.ones([4]), 1)
     self.assertAllLess(made.p, 0.95)
-    made.update(tf.ones([4]))
+    made.update(tf.ones([4]), 1)
     self.assertAllClose(made.p, 1.0)
 
   def test_the_others_learn_nothing(self):
     for make in (augment.Augment, augment.DiffAugment):
       made = make()
-      made.update(tf.ones([4]))
+      made.update(tf.ones([4]), 1)
       self.assertEmpty(made.variables)
 
-  def run_update(self, signs, weights):
+  def run_update(self, signs, weights, num_playing=4):
     strategy = testing.strategy()
     with strategies.scope(strategy):
       made = augment.Ada(target=0.4, speed=160)
     logits = [np.full([4], sign, np.float32) for sign in signs]
     weights = [np.float32(weight) for weight in weights]
-    testing.run_on_replicas(made.update, logits, weights)
-    testing.run_on_replicas(made.update, logits, weights)
+
+    def update(logits, weight):
+      made.update(logits, num_playing, weight)
+
+    for _ in range(2):
+      testing.run_on_replicas(update, logits, weights)
     return [float(p) for p in strategies.copies(strategy, made.p)]
 
   def test_replicas_agree_on_the_mean_of_all(self):
@@ -315,6 +319,11 @@ class AdaptTest(tf.test.TestCase):
     # updates of 16 images each.
     ps = self.run_update([1, 1, 1, -1], [1.0] * 4)
     self.assertAllClose(ps, [0.2] * 4)
+
+  def test_only_the_images_of_those_who_play_count(self):
+    # Two updates of 8 images, of 160.
+    ps = self.run_update([1, 1, -1, -1], [2.0, 2.0, 0.0, 0.0], num_playing=2)
+    self.assertAllClose(ps, [0.1] * 4)
 
   def test_replicas_count_by_their_weights(self):
     # Means of .5 without the weights, and of 0 with them.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.game import lookahead, optimizers
+from paragan_tf.game import layerwise, lookahead, optimistic, optimizers
 from tests import testing
 
 NUM_STEPS = 20
@@ -150,7 +150,7 @@ def make_lookahead(learning_rate, k, alpha, mu, name="lookahead"):
 # Epsilons are large, so that their place shows.
 OPTIMIZERS = (
   ("sgd", optimizers.SGD, sgd_twin, (0.1,)),
-  ("optimistic_sgd", optimizers.OptimisticSGD, optimistic_sgd_twin, (0.1,)),
+  ("optimistic_sgd", optimistic.OptimisticSGD, optimistic_sgd_twin, (0.1,)),
   ("momentum", optimizers.Momentum, momentum_twin, (0.1, 0.9, False)),
   ("nesterov", optimizers.Momentum, momentum_twin, (0.1, 0.9, True)),
   ("rmsprop", optimizers.RMSProp, rmsprop_twin, (0.05, 0.9, 1e-2)),
@@ -158,7 +158,7 @@ OPTIMIZERS = (
   ("adam_no_momentum", optimizers.Adam, adam_twin, (0.05, 0.0, 0.999, 1e-8)),
   (
     "optimistic_adam",
-    optimizers.OptimisticAdam,
+    optimistic.OptimisticAdam,
     optimistic_adam_twin,
     (0.05, 0.5, 0.99, 1e-2),
   ),
@@ -166,8 +166,8 @@ OPTIMIZERS = (
   ("radam", optimizers.RAdam, radam_twin, (0.05, 0.5, 0.9999, 1e-2)),
   ("radam_short", optimizers.RAdam, radam_twin, (0.05, 0.5, 0.8, 1e-2)),
   ("radam_never", optimizers.RAdam, radam_twin, (0.05, 0.5, 0.6, 1e-2)),
-  ("lars", optimizers.LARS, lars_twin, (1.0, 0.9, 5e-2, 1e-1)),
-  ("lamb", optimizers.LAMB, lamb_twin, (0.05, 0.9, 0.99, 1e-2, 0.1)),
+  ("lars", layerwise.LARS, lars_twin, (1.0, 0.9, 5e-2, 1e-1)),
+  ("lamb", layerwise.LAMB, lamb_twin, (0.05, 0.9, 0.99, 1e-2, 0.1)),
   ("lookahead", make_lookahead, lookahead_twin, (0.1, 4, 0.3, 0.9)),
 )
 
@@ -175,11 +175,11 @@ BAD_VALUES = (
   ("negative_rate", optimizers.SGD, "learning_rate", -1),
   ("zero_rate", optimizers.Adam, "learning_rate", 0.0),
   ("nan_rate", optimizers.Adam, "learning_rate", float("nan")),
-  ("word_for_rate", optimizers.LAMB, "learning_rate", "fast"),
+  ("word_for_rate", layerwise.LAMB, "learning_rate", "fast"),
   ("full_momentum", optimizers.Momentum, "momentum", 1.0),
-  ("lars_momentum", optimizers.LARS, "momentum", -0.1),
-  ("lars_decay", optimizers.LARS, "weight_decay", -1e-4),
-  ("lars_trust", optimizers.LARS, "trust", 0),
+  ("lars_momentum", layerwise.LARS, "momentum", -0.1),
+  ("lars_decay", layerwise.LARS, "weight_decay", -1e-4),
+  ("lars_trust", layerwise.LARS, "trust", 0),
   ("rmsprop_decay", optimizers.RMSProp, "decay", 1.5),
   ("rmsprop_epsilon", optimizers.RMSProp, "epsilon", 0.0),
   ("adam_beta1", optimizers.Adam, "beta1", 1),
@@ -187,7 +187,7 @@ BAD_VALUES = (
   ("adam_epsilon", optimizers.Adam, "epsilon", float("inf")),
   ("adabelief_no_belief", optimizers.AdaBelief, "beta1", 0.0),
   ("radam_beta2", optimizers.RAdam, "beta2", 1.0),
-  ("lamb_decay", optimizers.LAMB, "weight_decay", -2),
+  ("lamb_decay", layerwise.LAMB, "weight_decay", -2),
   ("no_period", lookahead.Lookahead, "sync_period", 0),
   ("part_of_a_period", lookahead.Lookahead, "sync_period", 2.5),
   ("slow_rate_0", lookahead.Lookahead, "slow_rate", 0.0),
@@ -382,8 +382,8 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_zero_weight_is_trusted_as_it_is(self):
     g = tf.constant([[3.0, 4.0]])
     for optimizer, expected in (
-      (optimizers.LARS(0.1, trust=0.5, weight_decay=0.1), [[-0.3, -0.4]]),
-      (optimizers.LAMB(0.1), [[-0.1, -0.1]]),
+      (layerwise.LARS(0.1, trust=0.5, weight_decay=0.1), [[-0.3, -0.4]]),
+      (layerwise.LAMB(0.1), [[-0.1, -0.1]]),
     ):
       w = tf.Variable(tf.zeros([1, 2]), name="w")
       optimizer.init([w])
@@ -446,8 +446,8 @@ class BilinearTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(0, 1, 2)
   def test_optimism_finds_what_descent_runs_away_from(self, seed):
-    optimistic = functools.partial(optimizers.OptimisticSGD, 0.2)
-    self.assertLess(self.play(optimistic, seed, 2000), 1e-2)
+    hopeful = functools.partial(optimistic.OptimisticSGD, 0.2)
+    self.assertLess(self.play(hopeful, seed, 2000), 1e-2)
     plain = functools.partial(optimizers.SGD, 0.2)
     self.assertGreater(self.play(plain, seed, 2000), 1e6)
 

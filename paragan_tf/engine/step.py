@@ -222,7 +222,8 @@ class Step(tf.Module):
     for penalty in self.players["d"].penalties:
       penalty.update(scores, count, weight)
     if self.augment is not None:
-      self.augment.update(scores.real, weight)
+      num_playing = self.schedule.num_shares(collectives.num_replicas())
+      self.augment.update(scores.real, num_playing, weight)
 
   def _g_batch(self, size: int, batch: Batch) -> Tuple[int, Batch]:
     """Returns how many fakes G draws when it moves alone, and beside what."""

@@ -141,12 +141,18 @@ class Augment(tf.Module):
     return images
 
   def update(
-    self, real_logits: tf.Tensor, weight: Optional[collectives.Weight] = None
+    self,
+    real_logits: tf.Tensor,
+    num_playing: int,
+    weight: Optional[collectives.Weight] = None,
   ) -> None:
     """Adapts to what D says of real images; replica context.
 
-    `weight` is what this replica counts, 1 by default; the weights of all have
-    mean 1.
+    Args:
+      real_logits: Of this replica's images.
+      num_playing: How many replicas play D.
+      weight: What this replica counts, 1 by default; the weights of all have
+        mean 1.
     """
 
 
@@ -260,12 +266,12 @@ class Ada(Augment):
       images = tf.where(on, _ADA[what](images, draw), images)
     return images
 
-  def update(self, real_logits, weight=None):
+  def update(self, real_logits, num_playing, weight=None):
     """Moves `p` on; replica context."""
     signs = tf.sign(tf.cast(real_logits, tf.float32))
     weights = None if weight is None else [weight]
     (r,) = collectives.mean([tf.reduce_mean(signs)], weights)
-    num_images = real_logits.shape[0] * collectives.num_replicas()
+    num_images = real_logits.shape[0] * num_playing
     p = self.p + num_images / self.speed * tf.sign(r - self.target)
     self.p.assign(tf.clip_by_value(p, 0.0, 1.0))
 

@@ -40,7 +40,7 @@ class Optimizer(tf.Module):
   def __init__(self, learning_rate: LearningRate, name: str):
     super().__init__(name=name)
     if not callable(learning_rate):
-      learning_rate = _positive("learning_rate", learning_rate)
+      learning_rate = positive("learning_rate", learning_rate)
     self.learning_rate = learning_rate
     self.slots: Dict[str, List[tf.Variable]] = {}
     self.t: tf.Variable = None
@@ -137,30 +137,6 @@ class SGD(Optimizer):
     return sgd_update(g, alpha)
 
 
-def optimistic_sgd_update(g, f, alpha) -> Tensors:
-  """Daskalakis et al., arXiv 1711.00141; `f` is the last gradient."""
-  alpha = tf.cast(alpha, g.dtype)
-  return alpha * (2 * g - f), g
-
-
-@gin.register
-class OptimisticSGD(Optimizer):
-  """Gradient descent that expects the gradient to change as it last did.
-
-  For players who move at the same time, where plain descent turns in circles.
-  """
-
-  slot_names = ("f",)
-
-  def __init__(
-    self, learning_rate: LearningRate = 1e-2, name: str = "optimistic_sgd"
-  ):
-    super().__init__(learning_rate, name)
-
-  def _update(self, g, w, slots, t, alpha):
-    return optimistic_sgd_update(g, *slots, alpha)
-
-
 def momentum_update(g, v, alpha, mu, nesterov) -> Tensors:
   """Sutskever et al., ICML 2013, eqs. 1-4, with the sign of `v` turned.
 
@@ -186,7 +162,7 @@ class Momentum(Optimizer):
     name: str = "momentum",
   ):
     super().__init__(learning_rate, name)
-    self.momentum = _fraction("momentum", momentum)
+    self.momentum = fraction("momentum", momentum)
     self.nesterov = nesterov
 
   def _update(self, g, w, slots, t, alpha):
@@ -216,8 +192,8 @@ class RMSProp(Optimizer):
     name: str = "rmsprop",
   ):
     super().__init__(learning_rate, name)
-    self.decay = _fraction("decay", decay)
-    self.epsilon = _positive("epsilon", epsilon)
+    self.decay = fraction("decay", decay)
+    self.epsilon = positive("epsilon", epsilon)
 
   def _update(self, g, w, slots, t, alpha):
     return rmsprop_update(g, *slots, alpha, self.decay, self.epsilon)
@@ -253,44 +229,14 @@ class Adam(Optimizer):
     name: str = "adam",
   ):
     super().__init__(learning_rate, name)
-    self.beta1 = _fraction("beta1", beta1)
-    self.beta2 = _fraction("beta2", beta2)
-    self.epsilon = _positive("epsilon", epsilon)
+    self.beta1 = fraction("beta1", beta1)
+    self.beta2 = fraction("beta2", beta2)
+    self.epsilon = positive("epsilon", epsilon)
 
   def _update(self, g, w, slots, t, alpha):
     return self.update_fn(
       g, *slots, t, alpha, self.beta1, self.beta2, self.epsilon
     )
-
-
-def optimistic_adam_update(
-  g, m, v, u, t, alpha, beta1, beta2, epsilon
-) -> Tensors:
-  """Daskalakis et al., arXiv 1711.00141, Algorithm 1: 2 u_t - u_(t-1)."""
-  last = u
-  u, m, v = adam_update(g, m, v, t, alpha, beta1, beta2, epsilon)
-  return 2 * u - last, m, v, u
-
-
-@gin.register
-class OptimisticAdam(Adam):
-  """Adam that expects the next update to differ as the last one did.
-
-  For players who move at the same time, or see each other late.
-  """
-
-  slot_names = ("m", "v", "u")
-  update_fn = staticmethod(optimistic_adam_update)
-
-  def __init__(
-    self,
-    learning_rate: LearningRate = 2e-4,
-    beta1: float = 0.0,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    name: str = "optimistic_adam",
-  ):
-    super().__init__(learning_rate, beta1, beta2, epsilon, name)
 
 
 def adabelief_update(g, m, s, t, alpha, beta1, beta2, epsilon) -> Tensors:
@@ -320,7 +266,7 @@ class AdaBelief(Adam):
     name: str = "adabelief",
   ):
     super().__init__(learning_rate, beta1, beta2, epsilon, name)
-    _positive("beta1", beta1)
+    positive("beta1", beta1)
 
 
 def radam_update(g, m, v, t, alpha, beta1, beta2, epsilon) -> Tensors:
@@ -359,89 +305,6 @@ class RAdam(Adam):
     super().__init__(learning_rate, beta1, beta2, epsilon, name)
 
 
-def lars_update(g, w, v, gamma, mu, beta, eta) -> Tensors:
-  """You et al., arXiv 1708.03888, Algorithm 1 with eq. 6 for lambda."""
-  w_norm, g_norm = _norm(w), _norm(g)
-  lambda_ = _trust(w_norm, g_norm, eta * w_norm, g_norm + beta * w_norm)
-  v = mu * v + tf.cast(gamma, g.dtype) * lambda_ * (g + beta * w)
-  return v, v
-
-
-def _norm(x):
-  # Half the time of `tf.norm` on a CPU, which keeps the squares.
-  return tf.sqrt(2 * tf.nn.l2_loss(x))
-
-
-def _trust(w_norm, g_norm, a, b):
-  """Returns a / b, or 1 if either norm is 0."""
-  return tf.where(
-    tf.minimum(w_norm, g_norm) > 0, tf.math.divide_no_nan(a, b), 1
-  )
-
-
-@gin.register
-class LARS(Optimizer):
-  """Momentum whose rate is scaled in each layer to the size of its weight.
-
-  Weights of rank 0 and 1 (biases, gains) take plain momentum: no scaling and
-  no decay [ours].
-  """
-
-  slot_names = ("v",)
-
-  def __init__(
-    self,
-    learning_rate: LearningRate = 1.0,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    trust: float = 1e-3,
-    name: str = "lars",
-  ):
-    super().__init__(learning_rate, name)
-    self.momentum = _fraction("momentum", momentum)
-    self.weight_decay = _not_negative("weight_decay", weight_decay)
-    self.trust = _positive("trust", trust)
-
-  def _update(self, g, w, slots, t, alpha):
-    if w.shape.rank <= 1:
-      return momentum_update(g, *slots, alpha, self.momentum, nesterov=False)
-    return lars_update(
-      g, w, *slots, alpha, self.momentum, self.weight_decay, self.trust
-    )
-
-
-def lamb_update(g, x, m, v, t, eta, beta1, beta2, epsilon, lambda_) -> Tensors:
-  """You et al., arXiv 1904.00962, Algorithm 2; phi is the identity."""
-  r, m, v = adam_update(g, m, v, t, 1.0, beta1, beta2, epsilon)
-  r += lambda_ * x
-  x_norm, r_norm = _norm(x), _norm(r)
-  ratio = _trust(x_norm, r_norm, x_norm, r_norm)
-  return tf.cast(eta, g.dtype) * ratio * r, m, v
-
-
-@gin.register
-class LAMB(Adam):
-  """Adam whose step is scaled in each layer to the size of its weight."""
-
-  def __init__(
-    self,
-    learning_rate: LearningRate = 2e-4,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-6,
-    weight_decay: float = 0.01,
-    name: str = "lamb",
-  ):
-    super().__init__(learning_rate, beta1, beta2, epsilon, name)
-    self.weight_decay = _not_negative("weight_decay", weight_decay)
-
-  def _update(self, g, w, slots, t, alpha):
-    betas = self.beta1, self.beta2
-    return lamb_update(
-      g, w, *slots, t, alpha, *betas, self.epsilon, self.weight_decay
-    )
-
-
 def checked(name, value, holds, rule) -> float:
   """Returns a number that holds to its rule, or says that it does not."""
   if isinstance(value, numbers.Real) and holds(value):
@@ -449,13 +312,16 @@ def checked(name, value, holds, rule) -> float:
   raise ValueError(f"`{name}` must be {rule}, got {value!r}.")
 
 
-def _positive(name, value) -> float:
+def positive(name, value) -> float:
+  """Returns a number above 0."""
   return checked(name, value, lambda x: 0 < x < math.inf, "positive")
 
 
-def _not_negative(name, value) -> float:
+def not_negative(name, value) -> float:
+  """Returns a number that is 0 or more."""
   return checked(name, value, lambda x: 0 <= x < math.inf, "at least 0")
 
 
-def _fraction(name, value) -> float:
+def fraction(name, value) -> float:
+  """Returns a number in [0, 1)."""
   return checked(name, value, lambda x: 0 <= x < 1, "in [0, 1)")

@@ -35,11 +35,13 @@ class Schedule:
     roles: Which replicas play whom; `None` if all of them play both.
     g_batch_size: Fakes that G draws when it moves alone, over all replicas;
       `None` if as many as there are real images.
+    on_cores: Whether G and D have a core each of every replica.
   """
 
   rounds: Tuple[Round, ...]
   roles: Optional[Roles] = None
   g_batch_size: Optional[int] = None
+  on_cores = False
 
   def num_shares(self, num_replicas: int) -> int:
     """Returns among how many replicas a batch of real images is shared."""

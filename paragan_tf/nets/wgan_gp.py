@@ -7,29 +7,13 @@ from typing import Optional
 
 import gin
 
-from paragan_tf.nets import layers, norms, plans, residual
+from paragan_tf.nets import layers, norms, plans, residual, sngan
 from paragan_tf.types import ImageSpec
 
 
 @gin.register
-class Generator(residual.Generator):
-  """Residual blocks with batch norm, of the class if there are classes."""
-
-  def __init__(
-    self,
-    spec: ImageSpec,
-    seed: int,
-    width: int = 64,
-    z_dim: int = 128,
-    norm: norms.MakeNorm = norms.BatchNorm,
-    modulation: str = "class",
-    remat: bool = False,
-    name: str = "g",
-  ):
-    channels = plans.widths(spec.resolution, width)
-    init = layers.glorot_init(seed)
-    options = residual.Options(channels, init, remat=remat)
-    super().__init__(spec, options, norm, z_dim, modulation, name)
+class Generator(sngan.Generator):
+  """SNGAN's G, which is this paper's with batch norm of the class."""
 
 
 @gin.register
