@@ -1,0 +1,286 @@
+"""TFRecord files as one set whose records can be read at any place.
+
+    index = find("data/train-*.tfrecord")    # or a manifest.json
+    path, start = index.paths[index.shard[i]], index.offset[i]
+    example = bytes `start` to `start + index.size[i]` of `path`
+
+A manifest beside the files, with `index.npz`, holds what a scan would find, and
+the labels.
+"""
+
+import concurrent.futures
+import http.client
+import io
+import json
+import os
+import urllib.parse
+import urllib.request
+import zipfile
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.data.tfrecords import scan
+
+_MANIFEST, _INDEX = "manifest.json", "index.npz"
+_VERSION = 1
+_SECONDS_TO_FETCH = 10.0
+_NUM_THREADS = 16
+_REMEDY = "copy it again with its index.npz, or delete it to scan the files"
+
+
+class Features(NamedTuple):
+  """What the parts of a `tf.train.Example` are called."""
+
+  image: str = "image"
+  label: str = "label"
+
+
+class Index(NamedTuple):
+  """Where each record of a set lies.
+
+  Attributes:
+    paths: The files.
+    shard: int32 places in `paths`, shape `[n]`.
+    offset: int64 bytes before the payload in its file, shape `[n]`.
+    size: int64 bytes of the payload, shape `[n]`.
+    labels: int32 class ids, shape `[n]`, or `None` if the index has none.
+    label_names: Names of the classes, empty if unknown.
+    features: Names in a record.
+  """
+
+  paths: Tuple[str, ...]
+  shard: np.ndarray
+  offset: np.ndarray
+  size: np.ndarray
+  labels: Optional[np.ndarray]
+  label_names: Tuple[str, ...]
+  features: Features
+
+
+class Shard(NamedTuple):
+  """One file of a set as it was written."""
+
+  file: str
+  count: int
+  bytes: int
+  sha256: str
+
+
+class Manifest(NamedTuple):
+  """A set as it was written: its files, and an index relative to them."""
+
+  name: str
+  shards: Tuple[Shard, ...]
+  index: Index
+
+
+def find(pattern: str) -> Index:
+  """Returns the index of a set.
+
+  Args:
+    pattern: Pattern of TFRecord files, of this machine or gs://; or the path
+      or http(s):// address of a manifest.json that `tools.make_tfrecords`
+      wrote. Behind an address, the files are not compared with it.
+  """
+  if os.path.basename(_path_of(pattern)) == _MANIFEST:
+    index = _listed(pattern)
+  elif _is_http(pattern):
+    raise ValueError(
+      f"`pattern` must end with {_MANIFEST} if it is an address, got "
+      f"'{pattern}': name the manifest that `tools.make_tfrecords` wrote."
+    )
+  else:
+    index = _matched(pattern)
+  if not len(index.shard):
+    raise ValueError(
+      f"`pattern` must give images, the {len(index.paths)} files of "
+      f"'{pattern}' are empty: make them with `tools.make_tfrecords`."
+    )
+  return index
+
+
+def read_manifest(path: str) -> Manifest:
+  """Reads a manifest.json and the index.npz beside it, and compares them."""
+  text, data = _read(path), _read(_beside(path, _INDEX))
+  try:
+    return _parsed(json.loads(text), _arrays(data))
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f"'{path}' is damaged or was not written by `tools.make_tfrecords` "
+      f"({e!r}): {_REMEDY}."
+    ) from e
+
+
+def write_manifest(folder: str, manifest: Manifest) -> None:
+  """Writes index.npz and manifest.json, each whole or not at all."""
+  index = manifest.index
+  content = {
+    "version": _VERSION,
+    "name": manifest.name,
+    "label_names": index.label_names,
+    "features": index.features._asdict(),
+    "num_images": len(index.shard),
+    "label_counts": _label_counts(index.labels, index.label_names),
+    "shards": [shard._asdict() for shard in manifest.shards],
+  }
+  columns = {"shard": index.shard, "offset": index.offset, "size": index.size}
+  if index.labels is not None:
+    columns["labels"] = index.labels
+  data = io.BytesIO()
+  np.savez_compressed(data, **columns)
+  _write(os.path.join(folder, _INDEX), data.getvalue())
+  # Last, so that who sees the manifest sees its index.
+  text = json.dumps(content, indent=1, ensure_ascii=False)
+  _write(os.path.join(folder, _MANIFEST), f"{text}\n".encode())
+
+
+def _matched(pattern: str) -> Index:
+  """Returns the index of the files of a pattern, known or scanned."""
+  try:
+    paths = tuple(sorted(tf.io.gfile.glob(pattern)))
+  except tf.errors.OpError as e:
+    raise ValueError(f"`pattern` '{pattern}' cannot be listed: {e}") from e
+  if not paths:
+    raise ValueError(f"`pattern` must match a file, '{pattern}' matches none.")
+  beside = os.path.join(os.path.dirname(paths[0]), _MANIFEST)
+  if tf.io.gfile.exists(beside):
+    manifest = read_manifest(beside)
+    known = {_beside(beside, x.file): x.bytes for x in manifest.shards}
+    if [known.get(path) for path in paths] == _sizes(paths):
+      return _part(manifest.index._replace(paths=tuple(known)), paths)
+  return Index(paths, *scan(paths), None, (), Features())
+
+
+def _listed(path: str) -> Index:
+  """Returns the index of a manifest whose files are there as it says."""
+  manifest = read_manifest(path)
+  paths = tuple(_beside(path, shard.file) for shard in manifest.shards)
+  sizes = [] if _is_http(path) else _sizes(paths)
+  for full, shard, size in zip(paths, manifest.shards, sizes):
+    if size != shard.bytes:
+      now = "is not there" if size is None else f"has {size:,}"
+      raise ValueError(
+        f"'{full}' must have {shard.bytes:,} bytes as '{path}' says, and {now}: "
+        "copy it again."
+      )
+  return manifest.index._replace(paths=paths)
+
+
+def _part(index: Index, paths: Tuple[str, ...]) -> Index:
+  """Returns what an index says of some of its files, in the order of these."""
+  places = [index.paths.index(path) for path in paths]
+  new = np.full([len(index.paths)], len(paths), np.int32)
+  new[places] = np.arange(len(paths))
+  shard = new[index.shard]
+  rows = np.argsort(shard, kind="stable")[: np.sum(shard < len(paths))]
+  return index._replace(
+    paths=paths,
+    shard=shard[rows],
+    offset=index.offset[rows],
+    size=index.size[rows],
+    labels=None if index.labels is None else index.labels[rows],
+  )
+
+
+def _parsed(content: Dict[str, Any], arrays: Dict[str, np.ndarray]) -> Manifest:
+  """Makes a manifest of what was read; what does not fit is a `ValueError`."""
+  if content["version"] != _VERSION:
+    raise ValueError(f"`version` is {content['version']}, not {_VERSION}")
+  shards = tuple(Shard(**entry) for entry in content["shards"])
+  for shard in shards:
+    if os.path.basename(shard.file) != shard.file or not shard.file:
+      raise ValueError(f"`file` '{shard.file}' is not the name of a file")
+  labels = arrays.get("labels")
+  index = Index(
+    tuple(shard.file for shard in shards),
+    arrays["shard"].astype(np.int32),
+    arrays["offset"].astype(np.int64),
+    arrays["size"].astype(np.int64),
+    None if labels is None else labels.astype(np.int32),
+    tuple(content["label_names"]),
+    Features(**content["features"]),
+  )
+  _compare(content, shards, index)
+  return Manifest(content["name"], shards, index)
+
+
+def _compare(
+  content: Dict[str, Any], shards: Sequence[Shard], index: Index
+) -> None:
+  """Refuses an index that is not of the files or labels of its manifest."""
+  counts = np.bincount(index.shard, minlength=len(shards)).tolist()
+  ends = np.array([shard.bytes for shard in shards], np.int64)
+  lengths = {len(index.shard), len(index.offset), len(index.size)}
+  if (
+    counts != [shard.count for shard in shards]
+    or lengths != {content["num_images"]}
+    or np.any(index.offset + index.size > ends[index.shard])
+  ):
+    raise ValueError(f"`shards` do not fit the {sum(counts)} of {_INDEX}")
+  if index.labels is not None and len(index.labels) != len(index.shard):
+    raise ValueError(f"`labels` of {_INDEX} are {len(index.labels)}")
+  if _label_counts(index.labels, index.label_names) != content["label_counts"]:
+    raise ValueError(f"`label_counts` do not fit the labels of {_INDEX}")
+
+
+def _label_counts(
+  labels: Optional[np.ndarray], names: Sequence[str]
+) -> List[int]:
+  if labels is None:
+    return []
+  return np.bincount(labels, minlength=len(names)).tolist()
+
+
+def _arrays(data: bytes) -> Dict[str, np.ndarray]:
+  try:
+    with np.load(io.BytesIO(data)) as arrays:
+      return dict(arrays)
+  except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as e:
+    raise ValueError(f"{_INDEX} is no npz file: {e}") from e
+
+
+def _is_http(path: str) -> bool:
+  return path.startswith(("http://", "https://"))
+
+
+def _path_of(path: str) -> str:
+  return urllib.parse.urlsplit(path).path if _is_http(path) else path
+
+
+def _beside(path: str, file: str) -> str:
+  if _is_http(path):
+    return urllib.parse.urljoin(path, urllib.parse.quote(file))
+  return os.path.join(os.path.dirname(path), file)
+
+
+def _sizes(paths: Sequence[str]) -> List[Optional[int]]:
+  """Returns the bytes of each file, `None` for one that is not there."""
+
+  def size(path):
+    return tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else None
+
+  with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+    return list(pool.map(size, paths))
+
+
+def _read(path: str) -> bytes:
+  try:
+    if not _is_http(path):
+      with tf.io.gfile.GFile(path, "rb") as f:
+        return f.read()
+    with urllib.request.urlopen(path, timeout=_SECONDS_TO_FETCH) as answer:
+      return answer.read()
+  except (OSError, http.client.HTTPException, tf.errors.OpError) as e:
+    raise ValueError(
+      f"'{path}' cannot be read ({e}): check that it is there."
+    ) from e
+
+
+def _write(path: str, data: bytes) -> None:
+  part = f"{path}.part{os.getpid()}"
+  with tf.io.gfile.GFile(part, "wb") as f:
+    f.write(data)
+  tf.io.gfile.rename(part, path, overwrite=True)
