@@ -9,6 +9,7 @@ the labels.
 """
 
 import concurrent.futures
+import dataclasses
 import http.client
 import io
 import json
@@ -60,7 +61,8 @@ class Index(NamedTuple):
   features: Features
 
 
-class Shard(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Shard:
   """One file of a set as it was written."""
 
   file: str
@@ -69,7 +71,8 @@ class Shard(NamedTuple):
   sha256: str
 
 
-class Manifest(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Manifest:
   """A set as it was written: its files, and an index relative to them."""
 
   name: str
@@ -124,7 +127,7 @@ def write_manifest(folder: str, manifest: Manifest) -> None:
     "features": index.features._asdict(),
     "num_images": len(index.shard),
     "label_counts": _label_counts(index.labels, index.label_names),
-    "shards": [shard._asdict() for shard in manifest.shards],
+    "shards": [dataclasses.asdict(shard) for shard in manifest.shards],
   }
   columns = {"shard": index.shard, "offset": index.offset, "size": index.size}
   if index.labels is not None:
@@ -163,8 +166,8 @@ def _listed(path: str) -> Index:
     if size != shard.bytes:
       now = "is not there" if size is None else f"has {size:,}"
       raise ValueError(
-        f"'{full}' must have {shard.bytes:,} bytes as '{path}' says, and {now}: "
-        "copy it again."
+        f"'{full}' must have {shard.bytes:,} bytes as '{path}' says, and "
+        f"{now}: copy it again."
       )
   return manifest.index._replace(paths=paths)
 

@@ -144,7 +144,7 @@ def _masked_crc(values: np.ndarray) -> np.ndarray:
   return ((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _tables() -> List[np.ndarray]:
   """Returns for each place of 8 what a byte there adds to the CRC-32C."""
   table = np.arange(256, dtype=np.uint32)
