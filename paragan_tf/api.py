@@ -118,8 +118,8 @@ class Estimator:
   ) -> Dict[str, Optional[float]]:
     """Returns `frechet` of the average of G, its floor, and `global_step`.
 
-    `label_agreement` too, with the embedded set, whose labels the classifier
-    knows. Samples, values and the report are in `model_dir` then.
+    With classes `label_agreement` and `classes_recognized` too. Samples, values
+    and the report are in `model_dir` then.
 
     Args:
       input_fn: The images to train on, if nothing was trained yet.

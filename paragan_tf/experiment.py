@@ -1,6 +1,6 @@
 """What a run computes with, wired from gin: the file that knows every room."""
 
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import gin
 import numpy as np
@@ -112,6 +112,7 @@ class Experiment:
       self.step = self.make_step()
     twin = self.step.ema.twin
     self._truncation = truncation
+    self._yardsticks: Dict[Any, metrics.Yardstick] = {}
     self.sampler = Sampler(
       strategy, twin, bool(self.spec.num_classes), truncation=truncation
     )
@@ -262,23 +263,50 @@ class Experiment:
     labels = np.tile(np.arange(columns), rows)
     return samples.grid(self.sampler(labels, _SAMPLE_SEED), columns)
 
-  def measure(self, num_samples: Optional[int], progress=None):
-    """Returns the metric values of the moving average of G."""
-    assert self.extractor is not None
-    heldout, extractor = self.input_fn.heldout(), self.extractor()
-    return metrics.measure(
+  def measure(
+    self,
+    num_samples: Optional[int],
+    num_reference: Optional[int] = None,
+    progress=None,
+  ) -> List[metrics.MetricValue]:
+    """Returns the metric values of the moving average of G.
+
+    Args:
+      num_samples: How many samples; as many as there are held-out images if
+        `None`.
+      num_reference: How many images of the training set to hold them against;
+        as many as there are at hand if `None`.
+      progress: Called with the images done and their total.
+    """
+    counts = (num_samples, num_reference)
+    if counts not in self._yardsticks:
+      self._yardsticks[counts] = self._yardstick(*counts, progress)
+    return self._yardsticks[counts].measure(
       lambda labels, start: self.sampler(labels, _METRIC_SEED, start),
-      extractor,
-      self.input_fn.reference(),
-      heldout.pixels.astype(np.float32) / 127.5 - 1.0,
-      heldout.labels if self.spec.num_classes else None,
       metrics.Sampling(
         ema=True,
         truncation=self._truncation,
         bn_mode="stored",
         seed=_METRIC_SEED,
       ),
-      reference_split=f"{self.input_fn.name}/train",
+      progress,
+    )
+
+  def _yardstick(
+    self, num_samples: Optional[int], num_reference: Optional[int], progress
+  ) -> metrics.Yardstick:
+    assert self.extractor is not None
+    extractor = self.extractor()
+    conditional = bool(self.spec.num_classes)
+    reference = self.input_fn.reference(num_reference)
+    heldout = self.input_fn.heldout()
+    return metrics.Yardstick(
+      extractor,
+      reference.pixels,
+      heldout.pixels,
+      heldout.labels if conditional else None,
+      reference.labels if conditional else None,
+      reference_split=self.input_fn.split,
       num_samples=num_samples,
       progress=progress,
       knows_classes=extractor.classes_of == self.input_fn.name,

@@ -19,6 +19,10 @@ _CONFIG = "config.gin"
 _FREE = ("run.Run.", "estimator.")
 
 
+class InputError(Exception):
+  """No more images came, for a reason that a user can mend."""
+
+
 @gin.configurable(denylist=["experiment", "model_dir", "estimator"])
 class Run:
   """Trains in one folder, from what is there.
@@ -38,6 +42,7 @@ class Run:
     sample_every: int = 500,
     save_every: int = 500,
     num_metric_samples: Optional[int] = None,
+    num_metric_reference: Optional[int] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -53,6 +58,7 @@ class Run:
     self._estimator = estimator
     self._intervals = [log_every, sample_every, save_every]
     self._num_metric_samples = num_metric_samples
+    self._num_metric_reference = num_metric_reference
     self._checkpoints = checkpoints.Checkpoints(
       model_dir,
       writers=checkpoints.Writers(
@@ -130,15 +136,28 @@ class Run:
       actions.insert(0, self._log)
     if self._records is not None and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
-    loop.train(
-      self._inner,
-      self.done,
-      until,
-      stops,
-      actions,
-      lambda: self._processes.any(should_stop()),
-    )
+    try:
+      loop.train(
+        self._inner,
+        self.done,
+        until,
+        stops,
+        actions,
+        lambda: self._processes.any(should_stop()),
+      )
+    except tf.errors.OpError as e:
+      if self.experiment.input_fn.failure is None:
+        raise
+      raise self._input_failed(self.experiment.input_fn.failure) from e
     return self._logs
+
+  def _input_failed(self, reason: str) -> InputError:
+    """Keeps what was learned; returns what to raise."""
+    if (
+      self._processes.count == 1 and self.done % self.experiment.step.cycle == 0
+    ):
+      self.save()
+    return InputError(f"{reason} Trained up to step {self.done}.")
 
   def save(self) -> None:
     """Saves, if that was not done at this step."""
@@ -199,7 +218,7 @@ class Run:
     if self.experiment.extractor is None:
       return []
     print("Measuring ...", flush=True)
-    values = self.experiment.measure(num_samples)
+    values = self.experiment.measure(num_samples, self._num_metric_reference)
     assert self._records is not None
     self._records.metric(self.done, [value.to_json() for value in values])
     return values
@@ -214,6 +233,7 @@ class Run:
       )
 
   def _log(self, step: int, logs: loop.Logs) -> None:
+    logs = {**logs, **self.experiment.input_fn.meter()}
     self._check_finite(step, logs)
     self._logs = logs
     if step % self._intervals[0] or self._records is None:

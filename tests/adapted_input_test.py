@@ -79,7 +79,10 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
     heldout = adapted.heldout()
     self.assertAllEqual(heldout.pixels, pixels(IDS[12:]))
     self.assertAllEqual(heldout.labels, IDS[12:] % 3)
-    self.assertAllEqual(ids(adapted.reference()), IDS[:12])
+    reference = adapted.reference()
+    self.assertAllEqual(reference.pixels, pixels(IDS[:12]))
+    self.assertAllEqual(reference.labels, IDS[:12] % 3)
+    self.assertAllEqual(adapted.reference(5).pixels, pixels(IDS[:5]))
 
   def test_a_label_that_is_too_large_is_told(self):
     adapted = AdaptedInput(singles, num_classes=2)

@@ -195,9 +195,18 @@ class ReplicaTest(tf.test.TestCase, parameterized.TestCase):
 class MeasureTest(tf.test.TestCase, parameterized.TestCase):
   def test_reference_is_the_training_set_in_order(self):
     reference = make().reference()
-    self.assertEqual(reference.dtype, np.float32)
-    self.assertAllEqual(ids(reference), range(NUM_TRAIN))
-    self.assertAllInRange(reference, -1.0, 1.0)
+    self.assertEqual(reference.pixels.dtype, np.uint8)
+    floats = reference.pixels.astype(np.float32) / 127.5 - 1.0
+    self.assertAllEqual(ids(floats), range(NUM_TRAIN))
+
+  def test_a_part_of_the_reference_comes_from_anywhere_with_its_labels(self):
+    whole, part = make().reference(), make().reference(4)
+    rows = [
+      list(whole.pixels[:, 0, 0, 0]).index(x) for x in part.pixels[:, 0, 0, 0]
+    ]
+    self.assertLen(set(rows), 4)
+    self.assertNotEqual(rows, sorted(rows))
+    self.assertAllEqual(part.labels, whole.labels[rows])
 
   @parameterized.named_parameters(("as_it_is", 4), ("resized", 16))
   def test_heldout_is_what_is_never_drawn(self, resolution):

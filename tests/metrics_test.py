@@ -185,6 +185,25 @@ class MetricValueTest(tf.test.TestCase, parameterized.TestCase):
       metrics.MetricValue.from_json(fields)
 
 
+class RecognizedTest(tf.test.TestCase):
+  def test_a_class_counts_if_it_is_better_than_chance(self):
+    # Ten classes of 100: chance is 10, two standard errors are 6.
+    hits = [0, 5, 10, 15, 16, 17, 18, 50, 99, 100]
+    labels = np.repeat(np.arange(10), 100)
+    guesses = np.concatenate(
+      [
+        np.where(np.arange(100) < n, c, (c + 1) % 10)
+        for c, n in enumerate(hits)
+      ]
+    )
+    self.assertEqual(metrics.recognized(np.eye(10)[guesses], labels), 5)
+
+  def test_one_answer_for_all_recognizes_one_class(self):
+    labels = np.repeat(np.arange(10), 100)
+    same = np.eye(10)[np.zeros(1000, int)]
+    self.assertEqual(metrics.recognized(same, labels), 1)
+
+
 class MeanExtractor:
   """Two features, the means of the image's halves; the larger is its class."""
 
@@ -227,21 +246,19 @@ class MeasureTest(tf.test.TestCase):
 
   def measure(self, sample_fn, **kwargs):
     kwargs = {"heldout_labels": self.labels, "batch_size": 16, **kwargs}
-    values = metrics.measure(
-      sample_fn,
-      self.extractor,
-      self.reference,
-      self.heldout,
-      sampling=SAMPLING,
-      **kwargs,
+    yardstick = metrics.Yardstick(
+      self.extractor, self.reference, self.heldout, **kwargs
     )
+    values = yardstick.measure(sample_fn, SAMPLING, kwargs.get("progress"))
     return {value.name: value for value in values}
 
   def test_samples_that_are_the_heldout_images_reach_the_floor(self):
     values = self.measure(
       lambda labels, start: self.heldout[start : start + len(labels)]
     )
-    self.assertCountEqual(values, ["frechet", "label_agreement"])
+    self.assertCountEqual(
+      values, ["frechet", "label_agreement", "classes_recognized"]
+    )
     for value in values.values():
       self.assertEqual(value.value, value.floor)
       self.assertGreater(value.floor, 0)
@@ -314,12 +331,55 @@ class MeasureTest(tf.test.TestCase):
     values = self.measure(lambda y, i: half_images(y, i), heldout_labels=None)
     self.assertCountEqual(values, ["frechet"])
 
+  def test_real_images_are_described_once(self):
+    yardstick = metrics.Yardstick(
+      self.extractor, self.reference, self.heldout, self.labels
+    )
+    self.assertEqual(self.extractor.batches, [120, 50])
+    for _ in range(2):
+      yardstick.measure(half_images, SAMPLING)
+    self.assertEqual(self.extractor.batches, [120, 50, 50, 50])
+
+  def test_bytes_are_measured_as_the_floats_they_stand_for(self):
+    def rounded(images):
+      return np.round((images + 1.0) * 127.5).astype(np.uint8)
+
+    self.reference, self.heldout = (
+      rounded(self.reference),
+      rounded(self.heldout),
+    )
+    got = self.measure(half_images)["frechet"]
+    self.reference, self.heldout = (
+      x.astype(np.float32) / 127.5 - 1.0 for x in (self.reference, self.heldout)
+    )
+    self.assertEqual(got, self.measure(half_images)["frechet"])
+
+  def test_a_probe_knows_the_classes_that_the_extractor_does_not(self):
+    labels = np.random.RandomState(3).randint(0, 2, 120)
+    self.reference = half_images(labels, 2)
+    unknown = {"knows_classes": False}
+    self.assertCountEqual(self.measure(half_images, **unknown), ["frechet"])
+    values = self.measure(half_images, reference_labels=labels, **unknown)
+    right, wrong = (
+      values["label_agreement"],
+      self.measure(
+        lambda y, i: half_images(1 - y, i), reference_labels=labels, **unknown
+      )["label_agreement"],
+    )
+    self.assertGreater(right.value, 0.7)
+    self.assertLess(wrong.value, 0.3)
+    self.assertEqual(right.protocol.extractor, "mean with a probe")
+    self.assertEqual(values["frechet"].protocol.extractor, "mean")
+    self.assertEqual(values["classes_recognized"].value, 2)
+
   def test_progress_ends_at_the_total(self):
     calls = []
     self.measure(half_images, progress=lambda *call: calls.append(call))
-    self.assertEqual(calls[0], (16, 220))
-    self.assertEqual(calls[-1], (220, 220))
-    self.assertEqual(calls, sorted(set(calls)))
+    self.assertEqual(calls[0], (16, 170))
+    self.assertEqual(
+      calls[-5:], [(170, 170), (16, 50), (32, 50), (48, 50), (50, 50)]
+    )
+    self.assertEqual(calls[:-4], sorted(set(calls[:-4])))
 
   def test_more_samples_than_heldout_images_are_refused(self):
     with self.assertRaisesRegex(ValueError, "`heldout_images`, 50, got 51"):

@@ -45,7 +45,9 @@ class TrainTest(tf.test.TestCase):
     self.assertIn("step 40/40", process.stderr)
     measured = [x for x in records.read(self.folder) if "metrics" in x][-1]
     names = {entry["name"]: entry for entry in measured["metrics"]}
-    self.assertCountEqual(names, ["frechet", "label_agreement"])
+    self.assertCountEqual(
+      names, ["frechet", "label_agreement", "classes_recognized"]
+    )
     self.assertEqual(names["frechet"]["protocol"]["num_samples"], 500)
     self.assertGreater(names["frechet"]["value"], names["frechet"]["floor"])
     # The same command again has nothing to do, and says so.

@@ -68,7 +68,7 @@ def main():
   stop = cli.StopSignals()
   try:
     run(stop.asked)
-  except FloatingPointError as e:
+  except (FloatingPointError, module.InputError) as e:
     cli.fail(str(e))
 
 

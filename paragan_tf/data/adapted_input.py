@@ -7,7 +7,7 @@ it. The stream begins anew when it ends.
 """
 
 import inspect
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +35,8 @@ class AdaptedInput:
     self._num_classes = num_classes
     self.name = getattr(input_fn, "__name__", "input_fn")
     self.num_images: Optional[int] = None  # Only the user knows.
+    self.split = f"{self.name}/train"
+    self.failure: Optional[str] = None
     self.spec = self._spec()
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -52,26 +54,28 @@ class AdaptedInput:
       data = data.rebatch(size, drop_remainder=True)
     return data.map(self._cleaned).prefetch(tf.data.AUTOTUNE)
 
-  def reference(self) -> np.ndarray:
-    """Returns images in [-1, 1], to measure against."""
-    images, _ = self._first()
-    return images[: len(images) // 2]
+  def meter(self) -> Dict[str, float]:
+    """Returns nothing: readers, if any, are the user's."""
+    return {}
+
+  def reference(self, count: Optional[int] = None) -> Images:
+    """Returns images to measure against, at most `count`."""
+    first = self._first()
+    half = len(first.pixels) // 2
+    return _part(first, slice(half if count is None else min(count, half)))
 
   def heldout(self) -> Images:
     """Returns as many others."""
-    images, labels = self._first()
-    half = len(images) // 2
-    pixels = np.round((images[half:] + 1.0) * 127.5).astype(np.uint8)
-    return Images(pixels, labels[half:] if self._num_classes else None)
+    first = self._first()
+    return _part(first, slice(len(first.pixels) // 2, None))
 
-  def _first(self):
+  def _first(self) -> Images:
     """Returns the first images and labels of the stream."""
     data = self._examples(256).take(2 * _NUM_TO_MEASURE).batch(256)
     parts = list(data.map(self._cleaned).as_numpy_iterator())
-    images = np.concatenate([part[0] for part in parts])
-    if len(parts[0]) == 1:
-      return images, np.zeros(len(images), np.int32)
-    return images, np.concatenate([part[1] for part in parts])
+    images, *labels = (np.concatenate(part) for part in zip(*parts))
+    pixels = np.round((images + 1.0) * 127.5).astype(np.uint8)
+    return Images(pixels, labels[0] if labels else None)
 
   def _examples(self, batch_size: int) -> tf.data.Dataset:
     """Returns the user's stream as `(image, label)` or `(image,)`, singly."""
@@ -119,3 +123,8 @@ class AdaptedInput:
     known = tf.debugging.assert_less(ids, self._num_classes, message)
     with tf.control_dependencies([known]):
       return images, tf.identity(ids)
+
+
+def _part(images: Images, rows: slice) -> Images:
+  labels = None if images.labels is None else images.labels[rows]
+  return Images(images.pixels[rows], labels)

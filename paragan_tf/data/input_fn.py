@@ -6,57 +6,79 @@ So a run resumes at any step without stored iterator state, and sees the same
 global batches on any number of replicas.
 """
 
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 import gin
 import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import sources
+from paragan_tf.data.encoded import Encoded, Streaming
+from paragan_tf.data.memory import Memory
+from paragan_tf.data.share import Share
+from paragan_tf.data.stream import Stream
+from paragan_tf.data.transforms import Transform
 from paragan_tf.types import ImageSpec
+
+_MOST_REFERENCE = 10000  # Of a set on disk, unless more are asked for.
 
 
 @gin.register
 class InputFn:
   """Gives each replica its share of every global batch.
 
-  Called with `params` in Estimator's way; the keys, all optional but the first:
+  Called with `params` in Estimator's way; the keys are those of `Share`, all
+  optional but `batch_size`.
 
-    batch_size: Images an element has, for one replica.
-    num_shares: Into how many shares the global batch is cut (1).
-    shares: Which ones this pipeline gives, in turn, one for each replica that
-      it feeds; a share may be given to several (all).
-    start_step: The step of the first element (0).
+  Args:
+    source: Where images come from: a function, or a text as 'folder:PATH', see
+      `sources.from_text`.
+    resolution: Of the images that are given.
+    conditional: Whether labels are given.
+    only_labels: The classes to take, by name or number; all if `None`. They are
+      numbered anew, in this order.
+    transform: What is done with each image; by default as gin has it.
+    streaming: How files are read; likewise.
+    prefetch: Elements for each replica that are kept ready.
+    seed: Of the order, and of what is random in `transform`.
   """
 
   def __init__(
     self,
-    source: Callable[[], sources.Source] = sources.fashion,
+    source: Union[str, Callable[[], sources.Source]] = sources.fashion,
     resolution: int = 32,
     conditional: bool = True,
+    only_labels: Optional[Sequence[Union[str, int]]] = None,
+    transform: Optional[Transform] = None,
+    streaming: Optional[Streaming] = None,
     prefetch: int = 2,
     seed: int = 0,
   ):
-    self.source = source()
     if resolution < 4:
       raise ValueError(f"`resolution` must be at least 4, got {resolution}.")
-    if conditional and self.source.train.labels is None:
+    found = sources.from_text(source) if isinstance(source, str) else source()
+    if only_labels is not None:
+      found = sources.only(found, only_labels)
+    if conditional and not found.label_names:
       raise ValueError(
-        f"`conditional` needs labels and '{self.source.name}' has none: set "
+        f"`conditional` needs labels and '{found.name}' has none: set "
         "`InputFn.conditional = False`."
       )
+    self.source = found
     self.seed = seed
     self.prefetch = prefetch
     self.resolution = resolution
     self.conditional = conditional
-    self._pixels = self._resized(self.source.train.pixels)
+    self._transform = transform or gin.get_configurable(Transform)()
+    self._streaming = streaming or gin.get_configurable(Streaming)()
+    self._train = self._set(found.train)
 
   @property
   def spec(self) -> ImageSpec:
     """What the nets must make and judge."""
     return ImageSpec(
       resolution=self.resolution,
-      channels=self.source.train.pixels.shape[-1],
+      channels=self.source.train.channels,
       num_classes=len(self.source.label_names) if self.conditional else 0,
     )
 
@@ -66,74 +88,68 @@ class InputFn:
     return self.source.name
 
   @property
+  def split(self) -> str:
+    """What the images to measure against are, and how they were changed."""
+    change = self._train.change
+    return f"{self.name}/train{change and f', {change}'}"
+
+  @property
   def num_images(self) -> int:
     """How many there are to train on."""
-    return len(self._pixels)
+    return len(self._train)
+
+  @property
+  def failure(self) -> Optional[str]:
+    """Why no more batches come, once none come."""
+    return self._train.failure
+
+  def meter(self) -> Dict[str, float]:
+    """Returns what readers do now, for the logs."""
+    return self._train.meter()
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
-    size = params["batch_size"]
     total = params.get("num_shares", 1)
-    # Counted before it is a tensor, whose length a graph does not know.
-    places = list(params.get("shares", range(total)))
-    local, shares = len(places), tf.constant(places, tf.int64)
-    start = params.get("start_step", 0)
-    pixels = tf.constant(self._pixels)
-    labels = self.source.train.labels
-    labels = tf.constant(labels) if self.conditional else None
-
-    @tf.autograph.experimental.do_not_convert
-    def element(k):
-      first = ((k // local) * total + shares[k % local]) * size
-      place = first + tf.range(size, dtype=tf.int64)
-      rows = self._permuted(place)
-      images = tf.cast(tf.gather(pixels, rows), tf.float32) / 127.5 - 1.0
-      if labels is None:
-        return (images,)
-      return images, tf.gather(labels, rows)
-
-    elements = tf.data.Dataset.range(start * local, np.iinfo(np.int64).max)
-    batches = elements.map(
-      element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    share = Share(
+      params["batch_size"],
+      total,
+      list(params.get("shares", range(total))),
+      params.get("start_step", 0),
     )
+    batches = self._train.dataset(share, self._finished)
     # Else a strategy asks all replicas at every step whether one ran dry.
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
     )
-    return batches.prefetch(self.prefetch * local).apply(endless)
+    return batches.prefetch(self.prefetch * len(share.shares)).apply(endless)
 
-  def reference(self) -> np.ndarray:
-    """Returns the training images as floats in [-1, 1], to measure against."""
-    return self._pixels.astype(np.float32) / 127.5 - 1.0
+  def reference(self, count: Optional[int] = None) -> sources.Images:
+    """Returns training images to measure against, `count` of them.
+
+    All if it is `None`; of a set on disk, at most 10,000 then.
+    """
+    on_disk = isinstance(self._train, Stream)
+    most = count or (_MOST_REFERENCE if on_disk else self.num_images)
+    if most >= self.num_images:
+      return self._train.images(np.arange(self.num_images))
+    # Anywhere in the file, which may be sorted by class.
+    rows = np.random.RandomState(0).permutation(self.num_images)[:most]
+    return self._train.images(rows)
 
   def heldout(self) -> sources.Images:
     """Returns the images kept to measure with, at the resolution."""
-    heldout = self.source.heldout
-    return heldout._replace(pixels=self._resized(heldout.pixels))
+    heldout = self._set(self.source.heldout)
+    return heldout.images(np.arange(len(heldout)))
 
-  def _permuted(self, place: tf.Tensor) -> tf.Tensor:
-    count = len(self._pixels)
-    epoch = place // count
-    seeds = tf.stack(
-      [tf.fill(tf.shape(place), np.int64(self.seed)), epoch, 0 * epoch], 1
-    )
-    # `tf.random.experimental.index_shuffle` takes one seed for all places; a
-    # batch over the end of an epoch needs two.
-    return tf.raw_ops.RandomIndexShuffle(
-      index=place % count,
-      seed=seeds,
-      max_index=tf.constant(count - 1, tf.int64),
-      rounds=16,
-    )
+  def _set(self, images: Union[sources.Images, Encoded]):
+    if isinstance(images, Encoded):
+      return Stream(
+        images, self.resolution, self._transform, self._streaming, self.seed
+      )
+    return Memory(images, self.resolution, self._transform, self.seed)
 
-  def _resized(self, pixels: np.ndarray) -> np.ndarray:
-    """Brings uint8 images to the resolution, bicubic with antialias."""
-    if pixels.shape[1:3] == (self.resolution, self.resolution):
-      return pixels
-    size = [self.resolution, self.resolution]
-    parts = []
-    for start in range(0, len(pixels), 1000):
-      part = pixels[start : start + 1000]
-      resized = tf.image.resize(part, size, "bicubic", antialias=True)
-      parts.append(tf.saturate_cast(tf.round(resized), tf.uint8).numpy())
-    return np.concatenate(parts)
+  def _finished(self, images, labels, places):
+    images = self._transform.floats(images, self.seed, places)
+    if not self.conditional:
+      return (images,)
+    return images, labels

@@ -106,10 +106,11 @@ class InnerLoop:
     gates = [] if isinstance(self._strategy, _TPUStrategy) else [came]
 
     def replica(element):
+      # The whole step, so that none is half done if no batch comes any more.
       with tf.control_dependencies(gates):
         element = tf.nest.map_structure(tf.identity, element)
-      labels = element[1] if len(element) > 1 else None
-      logs = self._step(element[0], labels, phase)
+        labels = element[1] if len(element) > 1 else None
+        logs = self._step(element[0], labels, phase)
       return tf.stack(
         [tf.cast(logs[n], tf.float32) for n in self._step.log_names]
       )

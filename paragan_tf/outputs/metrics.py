@@ -1,7 +1,7 @@
 """How good the samples are, and under which conditions that was measured.
 
-    values = measure(sample_fn, extractor, reference_images, heldout_images,
-                     heldout_labels, sampling)
+    yardstick = Yardstick(extractor, reference_images, heldout_images, ...)
+    values = yardstick.measure(sample_fn, sampling)
 
 Every value carries its protocol, and its floor: what real images get that
 nobody trained on. Values with different protocols are never compared.
@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 import numpy as np
 
 from paragan_tf.outputs.features import Extractor, Features
+from paragan_tf.outputs.probe import Probe
 
 # From labels `[n]` (int32) and the index of the first sample to images in
 # [-1, 1], `[n, h, w, c]`.
@@ -147,94 +148,168 @@ def label_agreement(logits: np.ndarray, labels: np.ndarray) -> float:
   return float(np.mean(np.argmax(logits, axis=-1) == labels))
 
 
-def measure(
-  sample_fn: SampleFn,
-  extractor: Extractor,
-  reference_images: np.ndarray,
-  heldout_images: np.ndarray,
-  heldout_labels: Optional[np.ndarray],
-  sampling: Sampling,
-  reference_split: str = "train",
-  num_samples: Optional[int] = None,
-  batch_size: int = 256,
-  progress: Optional[Progress] = None,
-  knows_classes: bool = True,
-) -> List[MetricValue]:
-  """Measures "frechet" and "label_agreement", each with its floor.
+def recognized(logits: np.ndarray, labels: np.ndarray) -> int:
+  """Returns how many classes are recognized better than by chance.
 
-  Asks for one sample for each held-out image, with that image's label, so that
-  samples and held-out images are as many, with the same labels. Runs eagerly.
+  A class counts if the share of its samples that are classified as asked for
+  is more than two standard errors above one over the number of classes.
 
   Args:
-    sample_fn: Draws samples; called for `batch_size` at a time, the last time
-      for what is left.
+    logits: Class scores, shape `[n, num_classes]`.
+    labels: Class ids, shape `[n]`.
+  """
+  num_classes = np.shape(logits)[1]
+  chance = 1.0 / num_classes
+  count = 0
+  for c in np.unique(labels):
+    mine = labels == c
+    error = np.sqrt(chance * (1 - chance) / mine.sum())
+    share = label_agreement(logits[mine], labels[mine])
+    count += share > chance + 2 * error
+  return count
+
+
+class Yardstick:
+  """Real images as an extractor sees them: what samples are held against.
+
+  Asks for one sample for each held-out image, with that image's label, so that
+  samples and held-out images are as many, with the same labels. Runs eagerly;
+  the real images are described once, when it is made.
+
+  Args:
     extractor: Describes images.
-    reference_images: Real images that were trained on, in [-1, 1].
+    reference_images: Real images that were trained on: uint8, or floats in
+      [-1, 1].
     heldout_images: Real images that were not, in random order.
     heldout_labels: Class ids of `heldout_images`. If `None`, `sample_fn` gets
-      zeros and "label_agreement" is left out.
-    sampling: How `sample_fn` samples, for the protocol.
+      zeros and only "frechet" is measured.
+    reference_labels: Class ids of `reference_images`, for a `Probe` where the
+      extractor does not know the classes.
     reference_split: Name of `reference_images`, for the protocol.
     num_samples: How many of `heldout_images` to use, the first ones; all if
       `None`.
     batch_size: How many images are sampled and described at once.
-    progress: Called after every batch.
-    knows_classes: Whether the extractor's classes are those of the labels; if
-      not, "label_agreement" is left out.
+    progress: Called after every batch of real images.
+    knows_classes: Whether the extractor's classes are those of the labels.
   """
-  n = len(heldout_images) if num_samples is None else num_samples
-  _check_counts(n, heldout_images, heldout_labels)
-  labels = np.zeros(n, np.int32)
-  if heldout_labels is not None:
-    labels = np.asarray(heldout_labels[:n], np.int32)
-  total = len(reference_images) + 2 * n
-  done = 0
 
-  def describe(images_fn, count):
-    nonlocal done
-    parts = []
-    for i in range(0, count, batch_size):
-      j = min(i + batch_size, count)
-      images = np.asarray(images_fn(i, j), np.float32)
-      _check_batch(images, j - i)
-      parts.append(extractor(images))
-      done += j - i
+  def __init__(
+    self,
+    extractor: Extractor,
+    reference_images: np.ndarray,
+    heldout_images: np.ndarray,
+    heldout_labels: Optional[np.ndarray] = None,
+    reference_labels: Optional[np.ndarray] = None,
+    reference_split: str = "train",
+    num_samples: Optional[int] = None,
+    batch_size: int = 256,
+    progress: Optional[Progress] = None,
+    knows_classes: bool = True,
+  ):
+    n = len(heldout_images) if num_samples is None else num_samples
+    _check_counts(n, heldout_images, heldout_labels)
+    self._extractor, self._batch_size = extractor, batch_size
+    self._split = reference_split
+    self._labels = np.zeros(n, np.int32)
+    if heldout_labels is not None:
+      self._labels = np.asarray(heldout_labels[:n], np.int32)
+    m = len(reference_images)
+
+    def show(done: int) -> None:
       if progress is not None:
-        progress(done, total)
+        progress(done, m + n)
+
+    self._reference = self._describe(
+      lambda i, j: reference_images[i:j], m, lambda k, _: show(k)
+    )
+    self._heldout = self._describe(
+      lambda i, j: heldout_images[i:j], n, lambda k, _: show(m + k)
+    )
+    self._probe: Optional[Probe] = None
+    if not knows_classes and reference_labels is not None:
+      self._probe = Probe(self._reference.features, reference_labels)
+    self._classes = heldout_labels is not None and (
+      knows_classes or self._probe is not None
+    )
+
+  def measure(
+    self,
+    sample_fn: SampleFn,
+    sampling: Sampling,
+    progress: Optional[Progress] = None,
+  ) -> List[MetricValue]:
+    """Measures samples; each value has its floor.
+
+    "frechet" is the distance; where classes are known, "label_agreement" and
+    "classes_recognized" follow.
+
+    Args:
+      sample_fn: Draws samples; called for `batch_size` at a time, the last time
+        for what is left.
+      sampling: How `sample_fn` samples, for the protocol.
+      progress: Called after every batch.
+    """
+    samples = self._describe(
+      lambda i, j: sample_fn(self._labels[i:j], i), len(self._labels), progress
+    )
+    values = [
+      self._value(
+        "frechet",
+        lambda x: frechet_distance(x.features, self._reference.features),
+        samples,
+        sampling,
+      )
+    ]
+    judges = (
+      ("label_agreement", label_agreement),
+      ("classes_recognized", recognized),
+    )
+    for name, judge in judges if self._classes else ():
+      values.append(
+        self._value(
+          name,
+          lambda x, judge=judge: judge(self._logits(x), self._labels),
+          samples,
+          sampling,
+        )
+      )
+    return values
+
+  def _value(self, name: str, fn, samples: Features, sampling: Sampling):
+    probed = self._probe is not None and name != "frechet"
+    protocol = Protocol(
+      extractor=self._extractor.name + (" with a probe" if probed else ""),
+      extractor_sha256=self._extractor.sha256,
+      resizer=self._extractor.resizer,
+      num_samples=len(self._labels),
+      num_reference=len(self._reference.features),
+      reference_split=self._split,
+      **dataclasses.asdict(sampling),
+    )
+    return MetricValue(name, fn(samples), protocol, fn(self._heldout))
+
+  def _logits(self, x: Features) -> np.ndarray:
+    return x.logits if self._probe is None else self._probe(x.features)
+
+  def _describe(
+    self, images_fn, count: int, progress: Optional[Progress]
+  ) -> Features:
+    parts = []
+    for i in range(0, count, self._batch_size):
+      j = min(i + self._batch_size, count)
+      images = _floats(images_fn(i, j))
+      _check_batch(images, j - i)
+      parts.append(self._extractor(images))
+      if progress is not None:
+        progress(j, count)
     return Features(*(np.concatenate(part) for part in zip(*parts)))
 
-  reference = describe(
-    lambda i, j: reference_images[i:j], len(reference_images)
-  )
-  heldout = describe(lambda i, j: heldout_images[i:j], n)
-  samples = describe(lambda i, j: sample_fn(labels[i:j], i), n)
-  protocol = Protocol(
-    extractor=extractor.name,
-    extractor_sha256=extractor.sha256,
-    resizer=extractor.resizer,
-    num_samples=n,
-    num_reference=len(reference_images),
-    reference_split=reference_split,
-    **dataclasses.asdict(sampling),
-  )
-  values = [
-    MetricValue(
-      "frechet",
-      frechet_distance(samples.features, reference.features),
-      protocol,
-      frechet_distance(heldout.features, reference.features),
-    )
-  ]
-  if heldout_labels is not None and knows_classes:
-    values.append(
-      MetricValue(
-        "label_agreement",
-        label_agreement(samples.logits, labels),
-        protocol,
-        label_agreement(heldout.logits, labels),
-      )
-    )
-  return values
+
+def _floats(images: Any) -> np.ndarray:
+  images = np.asarray(images)
+  if images.dtype == np.uint8:
+    return images.astype(np.float32) / 127.5 - 1.0
+  return images.astype(np.float32)
 
 
 def _check_counts(

@@ -39,6 +39,7 @@ _GROUPS = {
   "metrics": "Metrics",
   "d": "Discriminator",
   "g": "Generator",
+  "input": "Input",
   "run": "Run",
 }
 _PACKAGES = ("paragan_tf", "tensorflow", "tensorflow-gan", "numpy")

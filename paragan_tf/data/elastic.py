@@ -1,0 +1,242 @@
+"""A buffer between readers and a run that grows and shrinks while it goes on.
+
+    for need, payloads in Elastic(fetch, needs, bounds): ...
+
+`needs` says, element by element, what must be there. Threads fetch it in the
+order of its first use, ahead of it; what has been used for the last time is let
+go. The order of elements never changes, whoever is quick.
+"""
+
+import collections
+import threading
+import time
+from typing import (
+  Any,
+  Callable,
+  Deque,
+  Dict,
+  Hashable,
+  Iterable,
+  Iterator,
+  List,
+  NamedTuple,
+  Sequence,
+  Tuple,
+)
+
+from paragan_tf.data import congestion
+from paragan_tf.data.congestion import Bounds, Observation, Plan, State
+
+_SLICE_SECONDS = 0.05  # A longer wait counts as several, so growth is quick.
+
+
+class Need(NamedTuple):
+  """What one element needs.
+
+  Attributes:
+    tag: Comes back with the payloads.
+    keys: What to fetch, if it is not there yet.
+    num_uses: Of each key, how many elements need it in all.
+  """
+
+  tag: Any
+  keys: Sequence[Hashable]
+  num_uses: Sequence[int]
+
+
+class Meter(NamedTuple):
+  """What a buffer has seen so far.
+
+  Attributes:
+    num_given: Elements given.
+    waited: Seconds for which they were waited for.
+    plan: Readers and depth now.
+    num_bytes: Bytes held now.
+    most_bytes: The most that were held.
+  """
+
+  num_given: int
+  waited: float
+  plan: Plan
+  num_bytes: int
+  most_bytes: int
+
+
+class Elastic:
+  """Fetches ahead, in as many threads and as far as the controller says.
+
+  Args:
+    fetch: From a key to its payload, which has a length in bytes; called in
+      several threads. What it raises is raised where its element is due.
+    needs: What each element needs.
+    bounds: Of readers, depth and bytes; what is due is fetched in any case.
+    adaptive: Whether the plan may change; if not, it stays at the least.
+  """
+
+  def __init__(
+    self,
+    fetch: Callable[[Any], Any],
+    needs: Iterable[Need],
+    bounds: Bounds,
+    adaptive: bool = True,
+  ):
+    self._fetch = fetch
+    self._needs = iter(needs)
+    self._bounds = bounds
+    self._adaptive = adaptive
+    self._state = State(bounds.least)
+    lock = threading.RLock()
+    self._work = threading.Condition(lock)  # Readers wait for it,
+    self._arrival = threading.Condition(lock)  # and the run for this.
+    self._planned: Deque[Need] = collections.deque()
+    self._todo: Deque[Tuple[int, Hashable]] = collections.deque()
+    self._uses: Dict[Hashable, int] = {}
+    self._held: Dict[Hashable, Any] = {}
+    self._num_planned = self._num_given = self._num_readers = 0
+    self._num_bytes = self._most_bytes = self._num_fetched = 0
+    self._bytes_fetched = self._num_busy = 0
+    self._waited = 0.0
+    self._blocked = self._full = self._closed = self._ended = False
+
+  def meter(self) -> Meter:
+    """Returns what was seen so far."""
+    with self._work:
+      return Meter(
+        self._num_given,
+        self._waited,
+        self._state.plan,
+        self._num_bytes,
+        self._most_bytes,
+      )
+
+  def close(self) -> None:
+    """Ends the readers; those that wait for storage end after it."""
+    with self._work:
+      self._closed = True
+      self._work.notify_all()
+
+  def __iter__(self) -> Iterator[Tuple[Need, List[Any]]]:
+    last = time.monotonic()
+    try:
+      while True:
+        with self._arrival:
+          self._plan_ahead()
+          if not self._planned:
+            return
+          need = self._planned[0]
+          wait = self._wait_for(need)
+          payloads = self._take(need)
+          now = time.monotonic()
+          self._observe(wait, now - last)
+          last = now
+        yield need, payloads
+    finally:
+      self.close()
+
+  def _plan_ahead(self) -> None:
+    """Puts on the list what the next elements need."""
+    end = self._num_given + self._state.plan.depth + 1
+    while self._num_planned < end and not self._ended:
+      need = next(self._needs, None)
+      if need is None:
+        self._ended = True
+        break
+      for key, num_uses in zip(need.keys, need.num_uses):
+        if key not in self._uses:
+          self._uses[key] = num_uses
+          self._todo.append((self._num_planned, key))
+      self._planned.append(need)
+      self._num_planned += 1
+    self._start_readers()
+    self._work.notify_all()
+
+  def _start_readers(self) -> None:
+    while self._num_readers < self._state.plan.num_readers:
+      self._num_readers += 1
+      threading.Thread(
+        target=self._read, args=(self._num_readers,), daemon=True
+      ).start()
+
+  def _wait_for(self, need: Need) -> float:
+    """Waits until all is there; returns for how long since it last looked."""
+    self._blocked = self._full = False
+    started = time.monotonic()
+    while not all(key in self._held for key in need.keys):
+      self._arrival.wait(_SLICE_SECONDS)
+      now = time.monotonic()
+      if now - started >= _SLICE_SECONDS:
+        self._observe(now - started, now - started)
+        self._plan_ahead()
+        started = now
+    return time.monotonic() - started
+
+  def _observe(self, wait: float, interval: float) -> None:
+    self._waited += wait
+    if self._adaptive:
+      # Without room for more bytes there is nothing to gain.
+      felt = 0.0 if self._full else wait
+      observed = Observation(felt, interval, self._blocked)
+      self._state = congestion.advance(self._state, observed, self._bounds)
+    self._blocked = self._full = False
+
+  def _take(self, need: Need) -> List[Any]:
+    """Returns the payloads, and lets go of those used for the last time."""
+    payloads = [self._held[key] for key in need.keys]
+    for payload in payloads:
+      if isinstance(payload, Exception):
+        raise payload
+    for key, payload in zip(need.keys, payloads):
+      self._uses[key] -= 1
+      if not self._uses[key]:
+        del self._uses[key], self._held[key]
+        self._num_bytes -= len(payload)
+    self._planned.popleft()
+    self._num_given += 1
+    return payloads
+
+  def _read(self, number: int) -> None:
+    """What a reader does; it stands still where the plan has none for it."""
+    while True:
+      with self._work:
+        while not self._closed and not self._may_read(number):
+          self._work.wait()
+        if self._closed:
+          return
+        _, key = self._todo.popleft()
+        self._num_busy += 1
+      try:
+        payload = self._fetch(key)
+      except Exception as e:  # The element that needs it raises it.
+        payload = e
+      with self._arrival:
+        self._keep(key, payload)
+        self._arrival.notify()
+
+  def _keep(self, key: Hashable, payload: Any) -> None:
+    self._num_busy -= 1
+    self._held[key] = payload
+    if not isinstance(payload, Exception):
+      self._num_bytes += len(payload)
+      self._most_bytes = max(self._most_bytes, self._num_bytes)
+      self._num_fetched += 1
+      self._bytes_fetched += len(payload)
+
+  def _may_read(self, number: int) -> bool:
+    if number > self._state.plan.num_readers:
+      return False
+    if not self._todo:
+      self._blocked = True
+      return False
+    place, _ = self._todo[0]
+    if place == self._num_given:
+      return True
+    if place > self._num_given + self._state.plan.depth:
+      self._blocked = True
+      return False
+    self._full = self._expected_bytes() > self._bounds.max_bytes
+    return not self._full
+
+  def _expected_bytes(self) -> float:
+    """Returns what will be held when one more reader is done."""
+    mean = self._bytes_fetched / max(self._num_fetched, 1)
+    return self._num_bytes + (self._num_busy + 1) * mean

@@ -1,0 +1,231 @@
+"""Images that stay encoded in files, read in blocks while the run goes on."""
+
+import dataclasses
+import threading
+from typing import (
+  Callable,
+  Dict,
+  Iterator,
+  Optional,
+  Tuple,
+)
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.data import reading
+from paragan_tf.data.congestion import Bounds, Plan
+from paragan_tf.data.elastic import Need
+from paragan_tf.data.order import Order
+from paragan_tf.data.share import Share
+
+_WHOLE = -1  # The size of a file that is one image.
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+  """Where each image is.
+
+  Attributes:
+    paths: The files.
+    path: The file of each image, an index, shape `[n]`.
+    start: Its first byte there.
+    size: Its bytes; -1 where the file is the image.
+    labels: int32 class ids, shape `[n]`, or `None` if unknown or in the bytes.
+    channels: Colors of an image.
+    parse: From bytes `[b]` to encoded images and labels `[b]`, in a graph,
+      where bytes are more than the image.
+  """
+
+  paths: Tuple[str, ...]
+  path: np.ndarray
+  start: np.ndarray
+  size: np.ndarray
+  labels: Optional[np.ndarray] = None
+  channels: int = 3
+  parse: Optional[Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]] = None
+
+  def __len__(self) -> int:
+    return len(self.path)
+
+  def part(self, rows: np.ndarray) -> "Encoded":
+    """Returns some of the images."""
+    labels = None if self.labels is None else self.labels[rows]
+    return dataclasses.replace(
+      self,
+      path=self.path[rows],
+      start=self.start[rows],
+      size=self.size[rows],
+      labels=labels,
+    )
+
+  def with_labels(self, labels: np.ndarray) -> "Encoded":
+    """Returns the same images, numbered otherwise."""
+    return dataclasses.replace(self, labels=labels)
+
+  def blocks(self, num_bytes: int) -> np.ndarray:
+    """Returns the block of each image: neighbors in a file, read at once."""
+    end = self.start + self.size
+    whole = self.size == _WHOLE
+    apart = np.ones(len(self), bool)
+    # A gap, as an image that is left out, is read with its neighbors.
+    apart[1:] = (
+      (np.diff(self.path) != 0) | whole[1:] | (np.diff(self.start) < 0)
+    )
+    run = np.cumsum(apart) - 1
+    origin = self.start[apart][run]
+    piece = np.where(whole, 0, (end - 1 - origin) // num_bytes)
+    apart[1:] |= np.diff(piece) != 0
+    return np.cumsum(apart) - 1
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Streaming:
+  """How files are read.
+
+  Attributes:
+    window: Images among which to shuffle.
+    num_lanes: Into how many parts a global batch is cut that share no bytes; at
+      best a multiple of the number of processes.
+    block_bytes: What is read at once, if there are several images in a file.
+    max_readers: Reads at the same time, at most.
+    max_depth: Batches to be ahead, at most.
+    max_bytes: Bytes to hold, at most.
+    cache_bytes: Bytes of files to keep once read, so that later epochs need not
+      read them again; what does not fit is read again.
+    adaptive: Whether readers and depth follow the congestion; if not, they stay
+      at `min_readers` and `min_depth`.
+    min_readers: Reads at the same time, at least.
+    min_depth: Batches to be ahead, at least.
+  """
+
+  window: int = 8192
+  num_lanes: int = 16
+  block_bytes: int = 1 << 20
+  max_readers: int = 32
+  max_depth: int = 64
+  max_bytes: int = 512 << 20
+  cache_bytes: int = 1 << 30
+  adaptive: bool = True
+  min_readers: int = 2
+  min_depth: int = 2
+
+  def __post_init__(self):
+    for name in ("window", "num_lanes", "block_bytes", "max_bytes"):
+      if getattr(self, name) < 1:
+        raise ValueError(
+          f"`Streaming.{name}` must be at least 1, got {getattr(self, name)}."
+        )
+    if self.cache_bytes < 0:
+      raise ValueError(
+        f"`Streaming.cache_bytes` must be 0 or more, got {self.cache_bytes}."
+      )
+    _ = self.bounds  # Says what is wrong with them.
+
+  @property
+  def bounds(self) -> Bounds:
+    """Returns the bounds of the plan."""
+    return Bounds(
+      Plan(self.min_readers, self.min_depth),
+      Plan(self.max_readers, self.max_depth),
+      self.max_bytes,
+    )
+
+
+class Blocks:
+  """Reads blocks of an encoded set, and cuts images out of them.
+
+  Args:
+    images: The set.
+    streaming: How to read.
+    read_fn: What reads; tries again by itself.
+  """
+
+  def __init__(
+    self,
+    images: Encoded,
+    streaming: Streaming,
+    read_fn: Optional[reading.Patient] = None,
+  ):
+    self.images = images
+    self.of_row = images.blocks(streaming.block_bytes)
+    self.read_fn = read_fn or reading.Patient()
+    numbers = np.arange(self.of_row[-1] + 2)
+    self._first = np.asarray(np.searchsorted(self.of_row, numbers))
+    self._cache: Dict[int, bytes] = {}
+    self._room = streaming.cache_bytes
+    self._lock = threading.Lock()
+
+  def fetch(self, key: Tuple[int, int]) -> bytes:
+    """Returns the bytes of a block; `key` is its epoch and its number."""
+    _, block = key
+    if block in self._cache:
+      return self._cache[block]
+    first, last = self._first[block], self._first[block + 1] - 1
+    images = self.images
+    path, start = images.paths[images.path[first]], int(images.start[first])
+    size: Optional[int] = None
+    if images.size[first] != _WHOLE:
+      size = int(images.start[last] + images.size[last]) - start
+    content = self.read_fn(path, start, size)
+    self._keep(block, content)
+    return content
+
+  def cut(self, content: bytes, row: int) -> bytes:
+    """Returns an image's bytes out of those of its block."""
+    size = int(self.images.size[row])
+    if size == _WHOLE:
+      return content
+    origin = self.images.start[self._first[self.of_row[row]]]
+    start = int(self.images.start[row] - origin)
+    return content[start : start + size]
+
+  def _keep(self, block: int, content: bytes) -> None:
+    with self._lock:
+      if len(content) <= self._room and block not in self._cache:
+        self._room -= len(content)
+        self._cache[block] = content
+
+
+def needs(order: Order, of_row: np.ndarray, share: Share) -> Iterator[Need]:
+  """Yields what each element needs, without end; its tag is (rows, places)."""
+  n, size = len(order), share.batch_size
+  local = len(share.shares)
+  epochs: Dict[int, Tuple[np.ndarray, np.ndarray]] = {}
+  k = share.start_step * local
+  while True:
+    step, turn = divmod(k, local)
+    first = (step * share.num_shares + share.shares[turn]) * size
+    places = first + np.arange(size, dtype=np.int64)
+    rows, keys, uses = [], [], []
+    for epoch in np.unique(places // n):
+      if epoch not in epochs:
+        epochs = {e: v for e, v in epochs.items() if e >= epoch - 1}
+        epochs[epoch] = _epoch(order, of_row, share, int(epoch))
+      table, num_uses = epochs[epoch]
+      mine = table[places[places // n == epoch] - epoch * n]
+      blocks = np.unique(of_row[mine])
+      rows.append(mine)
+      keys += [(int(epoch), int(block)) for block in blocks]
+      uses += [int(num_uses[block]) for block in blocks]
+    yield Need((np.concatenate(rows), places), keys, uses)
+    k += 1
+
+
+def _epoch(order: Order, of_row: np.ndarray, share: Share, epoch: int):
+  """Returns the rows of an epoch, and how many elements use each block."""
+  rows, n = order.rows(epoch), len(order)
+  places = epoch * n + np.arange(n)
+  size, total = share.batch_size, share.num_shares
+  element = places // size  # Counted over all shares.
+  mine = np.isin(element % total, share.shares)
+  mine &= element // total >= share.start_step
+  # A share that is given to several replicas is given several times.
+  times = np.bincount(np.asarray(share.shares), minlength=total)
+  num_blocks = int(of_row[-1]) + 1
+  pairs = np.unique(element[mine] * num_blocks + of_row[rows[mine]])
+  weights = times[(pairs // num_blocks) % total]
+  uses = np.bincount(pairs % num_blocks, weights, minlength=num_blocks)
+  return rows, uses.astype(np.int64)

@@ -1,0 +1,25 @@
+"""Which part of every global batch one pipeline gives."""
+
+from typing import Any, Callable, NamedTuple, Sequence, Tuple
+
+import tensorflow as tf
+
+# From images (uint8), labels and places in the run to an element.
+Finish = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Tuple[Any, ...]]
+
+
+class Share(NamedTuple):
+  """What a pipeline is asked for.
+
+  Attributes:
+    batch_size: Images of an element, for one replica.
+    num_shares: Into how many shares the global batch is cut.
+    shares: Which ones are given, in turn, one for each replica that the
+      pipeline feeds; a share may be given to several.
+    start_step: The step of the first element.
+  """
+
+  batch_size: int
+  num_shares: int
+  shares: Sequence[int]
+  start_step: int

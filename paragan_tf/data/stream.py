@@ -1,0 +1,146 @@
+"""Batches out of an encoded set: read ahead, cut, decode, batch.
+
+Elastic(blocks) -> generator of bytes -> decode, in parallel -> batches
+"""
+
+import weakref
+from typing import Dict, List, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.data import elastic
+from paragan_tf.data.encoded import Blocks, Encoded, Streaming, needs
+from paragan_tf.data.order import Order
+from paragan_tf.data.share import Finish, Share
+from paragan_tf.data.sources import Images
+from paragan_tf.data.transforms import Transform
+
+
+class Stream:
+  """A set on disk, for `InputFn`.
+
+  Attributes:
+    failure: Why no more batches come, once none come.
+    change: What was done with the images, in words.
+  """
+
+  def __init__(
+    self,
+    images: Encoded,
+    resolution: int,
+    transform: Transform,
+    streaming: Streaming,
+    seed: int,
+  ):
+    self.failure: Optional[str] = None
+    self.change = transform.words
+    self._images = images
+    self._resolution = resolution
+    self._transform = transform
+    self._streaming = streaming
+    self._seed = seed
+    self._blocks = Blocks(images, streaming)
+    self._running: List[weakref.ref] = []
+
+  def __len__(self) -> int:
+    return len(self._images)
+
+  def dataset(self, share: Share, finish: Finish) -> tf.data.Dataset:
+    """Returns what `finish` makes of images, labels and places, endlessly."""
+    order = Order(
+      self._blocks.of_row,
+      share.batch_size * share.num_shares,
+      self._seed,
+      self._streaming.window,
+      self._streaming.num_lanes,
+    )
+    needed = lambda: needs(order, self._blocks.of_row, share)  # noqa: E731
+    return self._decoded(needed, share.batch_size).map(finish)
+
+  def images(self, rows: np.ndarray) -> Images:
+    """Returns some images, decoded, in memory."""
+    of_row = self._blocks.of_row
+
+    def needed():
+      for row in rows:
+        place = np.array([row], np.int64)
+        yield elastic.Need((place, place), [(row, int(of_row[row]))], [1])
+
+    batches = self._decoded(needed, 1)
+    pixels, labels = [], []
+    for image, label, _ in batches.as_numpy_iterator():
+      pixels.append(image)
+      labels.append(label)
+    known = self._images.labels is not None or self._images.parse is not None
+    return Images(
+      np.concatenate(pixels), np.concatenate(labels) if known else None
+    )
+
+  def meter(self) -> Dict[str, float]:
+    """Returns what the readers do, for the logs; nothing if none runs."""
+    buffers = [ref() for ref in self._running]
+    meters = [buffer.meter() for buffer in buffers if buffer is not None]
+    if not meters:
+      return {}
+    last = meters[-1]
+    return {
+      "input/readers": last.plan.num_readers,
+      "input/depth": last.plan.depth,
+      "input/megabytes": last.num_bytes / 1e6,
+      "input/waited_seconds": last.waited,
+      "input/retries": self._blocks.read_fn.num_retries,
+    }
+
+  def _decoded(self, needed, batch_size: int) -> tf.data.Dataset:
+    spec = (
+      tf.TensorSpec([None], tf.string),
+      tf.TensorSpec([None], tf.int64),
+      tf.TensorSpec([None], tf.int64),
+    )
+    data = tf.data.Dataset.from_generator(
+      lambda: self._payloads(needed()), output_signature=spec
+    )
+    data = data.map(self._parsed).unbatch()
+    data = data.map(
+      self._image, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    return data.batch(batch_size, drop_remainder=True)
+
+  def _payloads(self, needed):
+    """Yields the bytes of the images of each element, rows and places."""
+    blocks = self._blocks
+    buffer = elastic.Elastic(
+      blocks.fetch,
+      needed,
+      self._streaming.bounds,
+      self._streaming.adaptive,
+    )
+    self._running = [ref for ref in self._running if ref() is not None]
+    self._running.append(weakref.ref(buffer))
+    elements = iter(buffer)
+    try:
+      for need, payloads in elements:
+        rows, places = need.tag
+        content = {block: p for (_, block), p in zip(need.keys, payloads)}
+        cut = [blocks.cut(content[blocks.of_row[row]], row) for row in rows]
+        yield np.array(cut, object), rows, places
+    except Exception as e:
+      self.failure = str(e)
+      raise
+    finally:
+      elements.close()
+
+  def _parsed(self, content, rows, places):
+    images, labels = content, tf.zeros_like(rows, tf.int32)
+    if self._images.parse is not None:
+      images, labels = self._images.parse(content)
+    if self._images.labels is not None:
+      labels = tf.gather(self._images.labels, rows)
+    return images, tf.cast(labels, tf.int32), places
+
+  def _image(self, encoded, label, place):
+    image = self._transform.decode(
+      encoded, self._resolution, self._images.channels, self._seed, place
+    )
+    return image, label, place

@@ -1,0 +1,105 @@
+"""Sets of tensorflow-datasets, read as the TFRecords that they are on disk."""
+
+import dataclasses
+import os
+from typing import Any, Optional, Tuple
+
+import numpy as np
+
+from paragan_tf.data import shards
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+  """A set that was built.
+
+  Attributes:
+    info: What tensorflow-datasets knows of it.
+    features: Names of the image and of the label in a record.
+    channels: Colors of an image.
+    label_names: Names of the classes; none without a label.
+    splits: Names of the splits.
+  """
+
+  info: Any
+  features: shards.Features
+  channels: int
+  label_names: Tuple[str, ...]
+  splits: Tuple[str, ...]
+
+  def index(self, split: str) -> shards.Index:
+    """Returns where each record of a split is."""
+    if split not in self.splits:
+      raise ValueError(
+        f"`split` of '{self.info.name}' must be one of {list(self.splits)}, "
+        f"got '{split}'."
+      )
+    paths = tuple(str(path) for path in self.info.splits[split].filepaths)
+    shard, offset, size = shards.scan(paths)
+    return shards.Index(
+      paths, shard, offset, size, None, self.label_names, self.features
+    )
+
+
+def find(name: str, data_dir: Optional[str] = None) -> Built:
+  """Returns a set that was built in `data_dir`."""
+  import tensorflow_datasets as tfds  # Late: it takes seconds.
+
+  try:
+    builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
+  except (tfds.core.DatasetNotFoundError, ValueError, OSError) as e:
+    raise ValueError(
+      f"tensorflow-datasets has no set '{name}' ({_first_line(e)}): see `tfds "
+      "--help` for the names, or give the `data_dir` where it was built."
+    ) from e
+  if not builder.info.splits:
+    raise ValueError(_not_there(builder, name))
+  if builder.info.file_format.value != "tfrecord":
+    raise ValueError(
+      f"'{name}' must be built as TFRecords, got "
+      f"'{builder.info.file_format.value}': build it with `tfds build {name} "
+      "--file_format=tfrecord`."
+    )
+  return _described(builder.info, name, tfds.features)
+
+
+def _described(info: Any, name: str, kinds: Any) -> Built:
+  images = _of_kind(info.features, kinds.Image)
+  labels = _of_kind(info.features, kinds.ClassLabel)
+  if len(images) != 1 or len(labels) > 1:
+    raise ValueError(
+      f"'{name}' must have one image and at most one label, got "
+      f"{images or 'no image'} and {labels or 'no label'}: write TFRecords of "
+      "your own, with the features `image` and `label`."
+    )
+  names: Tuple[str, ...] = ()
+  if labels:
+    names = tuple(info.features[labels[0]].names)
+  return Built(
+    info,
+    shards.Features(images[0], labels[0] if labels else "label"),
+    int(np.asarray(info.features[images[0]].shape[-1] or 3)),
+    names,
+    tuple(info.splits),
+  )
+
+
+def _of_kind(features: Any, kind: Any) -> list:
+  return [key for key, feature in features.items() if isinstance(feature, kind)]
+
+
+def _not_there(builder: Any, name: str) -> str:
+  folder = os.path.dirname(os.path.dirname(str(builder.data_dir)))
+  if builder.builder_config is not None:
+    folder = os.path.dirname(folder)
+  manual = os.path.join(folder, "downloads", "manual")
+  return (
+    f"'{name}' is not in '{folder}': build it with `tfds build {name} "
+    f"--data_dir={folder}` (what it cannot download itself goes into "
+    f"'{manual}' before), or give the `data_dir` where it was built."
+  )
+
+
+def _first_line(error: Exception) -> str:
+  lines = str(error).strip().splitlines()
+  return lines[0] if lines else type(error).__name__

@@ -1,0 +1,149 @@
+"""From an encoded image to one that a run takes: crop, resize, flip, noise.
+
+Whatever is random is a function of (seed, place in the run).
+"""
+
+import dataclasses
+import functools
+import io
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+_CROPS = ("center", "random", "none")
+_RESIZERS = ("bicubic", "area")
+_CROP, _FLIP, _NOISE = range(3)
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Transform:
+  """What is done with each image.
+
+  Attributes:
+    crop: What is cut out of an image that is not square: the largest square at
+      its "center", at a "random" place, or "none" (it is stretched).
+    resize: How it is brought to the resolution, with antialias: "bicubic", or
+      "area" (the mean of the pixels that it covers).
+    flip: Whether every second one, by chance, is mirrored.
+    dequantize: Whether noise of one of the 256 steps is added (arXiv
+      1511.01844), so that values are continuous.
+  """
+
+  crop: str = "center"
+  resize: str = "bicubic"
+  flip: bool = False
+  dequantize: bool = False
+
+  def __post_init__(self):
+    for name, value, known in (
+      ("crop", self.crop, _CROPS),
+      ("resize", self.resize, _RESIZERS),
+    ):
+      if value not in known:
+        raise ValueError(
+          f"`Transform.{name}` must be one of {list(known)}, got {value!r}."
+        )
+
+  @property
+  def words(self) -> str:
+    """How images were changed that are measured against."""
+    crop = "stretched" if self.crop == "none" else f"{self.crop} crop"
+    return f"{crop}, {self.resize}"
+
+  def decode(
+    self, encoded: tf.Tensor, resolution: int, channels: int, seed, place
+  ) -> tf.Tensor:
+    """Returns the uint8 image of a file's bytes at the resolution."""
+    image = decoded(encoded, channels)
+    if self.crop == "random":
+      image = self.square(image, _uniform([2], seed, place, _CROP))
+    else:
+      image = self.square(image)
+    return resized(image, resolution, self.resize)
+
+  def floats(self, images: tf.Tensor, seed: int, places: tf.Tensor):
+    """Returns uint8 images `[b, h, w, c]` as floats in [-1, 1]."""
+    if not (self.flip or self.dequantize):
+      return tf.cast(images, tf.float32) / 127.5 - 1.0
+    return tf.map_fn(
+      lambda one: self._changed(one[0], seed, one[1]),
+      (images, places),
+      fn_output_signature=tf.TensorSpec(images.shape[1:], tf.float32),
+    )
+
+  def _changed(self, image: tf.Tensor, seed: int, place: tf.Tensor):
+    if self.flip:
+      turn = _uniform([], seed, place, _FLIP) < 0.5
+      image = tf.where(turn, image[:, ::-1], image)
+    image = tf.cast(image, tf.float32)
+    if not self.dequantize:
+      return image / 127.5 - 1.0
+    noise = _uniform(image.shape, seed, place, _NOISE)
+    return (image + noise) / 128.0 - 1.0
+
+  def square(self, images: tf.Tensor, share=(0.5, 0.5)) -> tf.Tensor:
+    """Cuts squares out of `[..., h, w, c]`, `share` of the room before them."""
+    if self.crop == "none":
+      return images
+    shape = tf.shape(images)[-3:-1]
+    side = tf.reduce_min(shape)
+    room = tf.cast(shape - side, tf.float32)
+    top, left = tf.unstack(tf.cast(tf.round(share * room), tf.int32))
+    return images[..., top : top + side, left : left + side, :]
+
+
+def resized(image: tf.Tensor, resolution: int, how: str) -> tf.Tensor:
+  """Brings uint8 images, one or a batch, to the resolution."""
+  size = (resolution, resolution)
+  if tuple(image.shape[-3:-1]) == size:
+    return image
+  one = image.shape.rank == 3
+  batch = image[None] if one else image
+  if how == "area":
+    batch = tf.image.resize(tf.cast(batch, tf.float32), size, "area")
+  else:
+    batch = tf.image.resize(batch, size, how, antialias=True)
+  batch = tf.saturate_cast(tf.round(batch), tf.uint8)
+  return batch[0] if one else batch
+
+
+def _uniform(shape, seed: int, place: tf.Tensor, purpose: int) -> tf.Tensor:
+  mixed = tf.stack([tf.constant(seed * 4 + purpose, tf.int64), place])
+  return tf.random.stateless_uniform(shape, mixed)
+
+
+def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
+  """Returns `[h, w, channels]`, uint8, of JPEG, PNG, WebP, BMP or GIF bytes."""
+  # Padded, for a file may be shorter than its head.
+  head = tf.strings.join([tf.strings.substr(encoded, 0, 12), " " * 12])
+  is_jpeg = tf.strings.substr(head, 0, 2) == b"\xff\xd8"
+  is_webp = tf.strings.substr(head, 8, 4) == "WEBP"
+
+  def jpeg():
+    # As Pillow and others decode; TensorFlow's default is off by up to 7.
+    exact = "INTEGER_ACCURATE"
+    return tf.io.decode_jpeg(encoded, channels, dct_method=exact)
+
+  def webp():
+    decode = functools.partial(_webp, channels=channels)
+    # As numbers: NumPy cuts zeros off the end of a text.
+    numbers = tf.io.decode_raw(encoded, tf.uint8)
+    return tf.numpy_function(decode, [numbers], tf.uint8)
+
+  def other():
+    return tf.io.decode_image(encoded, channels, expand_animations=False)
+
+  image = tf.cond(is_jpeg, jpeg, lambda: tf.cond(is_webp, webp, other))
+  image.set_shape([None, None, channels])
+  return image
+
+
+def _webp(content: np.ndarray, channels: int) -> np.ndarray:
+  """Decodes what TensorFlow cannot."""
+  import PIL.Image
+
+  with PIL.Image.open(io.BytesIO(content.tobytes())) as image:
+    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+  return pixels.reshape([*pixels.shape[:2], channels])

@@ -1,0 +1,142 @@
+"""The buffer keeps the order, holds what it needs, and gives it back."""
+
+import collections
+import threading
+import time
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.data.congestion import Bounds, Plan
+from paragan_tf.data.elastic import Elastic, Need
+
+BOUNDS = Bounds(Plan(2, 2), Plan(16, 32), 1 << 20)
+
+
+def single(num):
+  """Elements that need one key each, their own."""
+  return [Need(k, [k], [1]) for k in range(num)]
+
+
+class Storage:
+  """Answers with the key, ten bytes long, after a while; counts."""
+
+  def __init__(self, latency_fn=lambda key: 0.0):
+    self.latency_fn = latency_fn
+    self.lock = threading.Lock()
+    self.asked = []
+    self.now = self.most = 0
+
+  def __call__(self, key):
+    with self.lock:
+      self.asked.append(key)
+      self.now += 1
+      self.most = max(self.most, self.now)
+    time.sleep(self.latency_fn(key))
+    with self.lock:
+      self.now -= 1
+    return b"%010d" % key
+
+
+class ElasticTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("calm", lambda key: 0.0),
+    ("the_first_is_late", lambda key: 0.1 if key % 7 == 0 else 0.0),
+    ("swinging", lambda key: 0.002 * (key * 7919 % 11)),
+  )
+  def test_the_order_never_changes(self, latency_fn):
+    storage = Storage(latency_fn)
+    got = list(Elastic(storage, single(60), BOUNDS))
+    self.assertEqual([need.tag for need, _ in got], list(range(60)))
+    self.assertEqual([p for _, p in got], [[b"%010d" % k] for k in range(60)])
+    self.assertCountEqual(storage.asked, range(60))
+
+  def test_what_several_need_is_fetched_once_and_then_let_go(self):
+    # Element k needs the keys k and k + 1.
+    uses = collections.Counter(k for i in range(20) for k in (i, i + 1))
+    elements = [Need(i, [i, i + 1], [uses[i], uses[i + 1]]) for i in range(20)]
+    storage = Storage()
+    buffer = Elastic(storage, elements, BOUNDS)
+    for need, payloads in buffer:
+      self.assertEqual(
+        payloads, [b"%010d" % need.tag, b"%010d" % (need.tag + 1)]
+      )
+    self.assertCountEqual(storage.asked, range(21))
+    self.assertEqual(buffer.meter().num_bytes, 0)
+    self.assertLessEqual(
+      buffer.meter().most_bytes, 10 * (BOUNDS.most.depth + 2)
+    )
+
+  def test_it_reads_no_further_ahead_than_the_depth(self):
+    storage = Storage()
+    elements = iter(Elastic(storage, single(100), BOUNDS, adaptive=False))
+    next(elements)
+    time.sleep(0.1)
+    self.assertLessEqual(max(storage.asked), 3)
+    elements.close()
+
+  def test_a_latency_makes_it_read_in_more_threads(self):
+    storage = Storage(lambda key: 0.2)
+    buffer = Elastic(storage, single(150), BOUNDS)
+    started = time.monotonic()
+    for _ in buffer:
+      time.sleep(0.02)
+    seconds = time.monotonic() - started
+    # Two readers would need 15 seconds, all of them 150 * 0.2 / 16 = 1.9.
+    self.assertBetween(seconds, 3, 7)
+    self.assertBetween(storage.most, 8, 16)
+    self.assertGreater(buffer.meter().waited, 0.2)
+
+  def test_after_a_burst_the_memory_is_given_back(self):
+    storage = Storage(lambda key: 0.1 if key < 40 else 0.0)
+    buffer = Elastic(storage, single(1500), BOUNDS)
+    plans = []
+    for _ in buffer:
+      plans.append(buffer.meter().plan)
+      time.sleep(0.002)
+    self.assertGreaterEqual(max(p.num_readers for p in plans), 8)
+    self.assertEqual(plans[-1], Plan(2, 2))
+
+  def test_bytes_are_bound(self):
+    bounds = Bounds(Plan(8, 30), Plan(8, 30), max_bytes=65)
+    buffer = Elastic(Storage(), single(100), bounds)
+    for _ in buffer:
+      time.sleep(0.002)
+    # One that is due is fetched in any case.
+    self.assertLessEqual(buffer.meter().most_bytes, 75)
+    self.assertGreaterEqual(buffer.meter().most_bytes, 40)
+
+  def test_without_room_it_does_not_grow(self):
+    bounds = Bounds(Plan(2, 4), Plan(16, 32), max_bytes=5)
+    buffer = Elastic(Storage(lambda key: 0.02), single(30), bounds)
+    self.assertLen(list(buffer), 30)
+    self.assertLessEqual(buffer.meter().plan.num_readers, 4)
+
+  def test_a_failure_is_told_where_it_is_due(self):
+    def fetch(key):
+      if key == 7:
+        raise ValueError("'x' cannot be read")
+      return b"%d" % key
+
+    got = []
+    with self.assertRaisesRegex(ValueError, "'x' cannot be read"):
+      for need, _ in Elastic(fetch, single(20), BOUNDS):
+        got.append(need.tag)
+    self.assertEqual(got, list(range(7)))
+
+  def test_its_threads_end_with_it(self):
+    before = threading.active_count()
+    elements = iter(Elastic(Storage(lambda key: 0.01), single(500), BOUNDS))
+    for _ in range(30):
+      next(elements)
+    self.assertGreater(threading.active_count(), before)
+    elements.close()
+    for _ in range(100):
+      if threading.active_count() == before:
+        return
+      time.sleep(0.02)
+    self.fail("Readers are still there.")
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,65 @@
+"""The order of a set on disk: all of it, every epoch, the same for everyone."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.data.order import Order
+
+# 103 images in blocks of 1 to 12.
+SIZES = (12, 1, 7, 12, 12, 5, 12, 12, 9, 12, 9)
+BLOCKS = np.repeat(np.arange(len(SIZES)), SIZES)
+
+
+def make(batch_size=16, num_lanes=4, window=24, seed=0, blocks=BLOCKS):
+  """Returns an order of the set."""
+  return Order(blocks, batch_size, seed, window, num_lanes)
+
+
+class OrderTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.product(
+    batch_size=[1, 7, 16, 200], num_lanes=[1, 4], window=[1, 24, 1000]
+  )
+  def test_every_image_once_an_epoch(self, batch_size, num_lanes, window):
+    order = make(batch_size, num_lanes, window)
+    for epoch in range(4):
+      self.assertCountEqual(order.rows(epoch), range(len(BLOCKS)))
+
+  def test_it_is_a_function_of_seed_and_epoch(self):
+    self.assertAllEqual(make().rows(3), make().rows(3))
+    self.assertNotAllEqual(make().rows(3), make().rows(4))
+    self.assertNotAllEqual(make().rows(3), make(seed=1).rows(3))
+
+  def test_a_lane_shares_no_block_but_at_its_ends(self):
+    # Each place of 16 belongs to one of four lanes; the batch of an epoch may
+    # begin anywhere.
+    for epoch in range(3):
+      rows = make(window=1).rows(epoch)
+      places = (epoch * len(BLOCKS) + np.arange(len(BLOCKS))) % 16
+      lanes = [set(BLOCKS[rows[places // 4 == lane]]) for lane in range(4)]
+      self.assertLessEqual(sum(map(len, lanes)), len(SIZES) + 3)
+
+  def test_blocks_stay_together_up_to_the_window(self):
+    blocks = np.repeat(np.arange(50), 10)
+    rows = make(1, 1, window=20, blocks=blocks).rows(0)
+    for start in range(0, 500, 20):
+      self.assertLen(set(blocks[rows[start : start + 20]]), 2)
+    # Mixed inside of the window, and blocks in another order than in the file.
+    self.assertGreater(np.count_nonzero(np.diff(blocks[rows])), 150)
+    self.assertNotAllEqual(np.sort(rows[:20]), np.arange(20))
+
+  def test_a_window_over_all_mixes_all(self):
+    blocks = np.repeat(np.arange(10), 100)
+    rows = make(1, 1, window=1000, blocks=blocks).rows(0)
+    # Of the first 200 images, about 20 are of each block: 4.2 is one deviation.
+    counts = np.bincount(blocks[rows[:200]], minlength=10)
+    self.assertAllInRange(counts, 5, 38)
+
+  def test_one_image_a_block_is_a_permutation(self):
+    rows = make(1, 1, window=1, blocks=np.arange(2000)).rows(0)
+    # The mean step between neighbors of a permutation is a third: 667 +- 10.
+    self.assertAllInRange(np.abs(np.diff(rows)).mean(), 630, 705)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,179 @@
+"""Sets on disk: every image once, anywhere, and what fails says its name."""
+
+import functools
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.data import sources
+from paragan_tf.data.encoded import Streaming
+from paragan_tf.data.input_fn import InputFn
+
+NUM, SIDE = 30, 6
+SMALL = Streaming(window=8, num_lanes=2, block_bytes=300, cache_bytes=0)
+
+
+def png(i):
+  """Returns an image whose color is its number."""
+  return tf.io.encode_png(np.full([SIDE, SIDE, 3], 8 * i, np.uint8)).numpy()
+
+
+def ids(images):
+  """Returns the numbers of images in [-1, 1]."""
+  return np.round((np.asarray(images)[:, 0, 0, 0] + 1) * 127.5 / 8).astype(int)
+
+
+def write_folder(folder):
+  """Writes the images, labels 0 to 2."""
+  for i in range(NUM):
+    os.makedirs(f"{folder}/class{i % 3}", exist_ok=True)
+    with open(f"{folder}/class{i % 3}/{i:02d}.png", "wb") as f:
+      f.write(png(i))
+  return folder
+
+
+def write_shards(folder, num_shards=4):
+  """Writes them as TFRecords, of which one is empty; returns the pattern."""
+  os.makedirs(folder, exist_ok=True)
+  for shard in range(num_shards):
+    with tf.io.TFRecordWriter(f"{folder}/x-{shard}.tfrecord") as writer:
+      for i in range(NUM) if shard else ():
+        if i % (num_shards - 1) == shard - 1:
+          writer.write(example(i))
+  return f"{folder}/x-*.tfrecord"
+
+
+def example(i):
+  """Returns a record."""
+  feature = {
+    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png(i)])),
+    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[i % 3])),
+  }
+  return tf.train.Example(
+    features=tf.train.Features(feature=feature)
+  ).SerializeToString()
+
+
+class StreamTest(tf.test.TestCase, parameterized.TestCase):
+  def make(self, kind, **options):
+    """Returns an `InputFn` of the set on disk."""
+    folder = f"{tempfile.mkdtemp(dir=self.get_temp_dir())}/set"
+    if kind == "tfrecord":
+      make = functools.partial(sources.tfrecord, num_classes=3, num_heldout=6)
+      path = write_shards(folder)
+    else:
+      make = functools.partial(sources.folder, num_heldout=6)
+      path = write_folder(folder)
+    options = {"streaming": SMALL, "resolution": SIDE, **options}
+    return InputFn(lambda: make(path), **options)
+
+  def elements(self, input_fn, num, **params):
+    """Returns images' numbers and labels of some elements."""
+    params = {"batch_size": 4, **params}
+    data = input_fn(params).take(num)
+    return [(ids(images), labels.numpy()) for images, labels in data]
+
+  @parameterized.product(kind=["folder", "tfrecord"], num_shares=[1, 2, 3])
+  def test_every_image_once_an_epoch_on_any_number_of_shards(
+    self, kind, num_shares
+  ):
+    input_fn = self.make(kind)
+    heldout = set(input_fn.heldout().pixels[:, 0, 0, 0] // 8)
+    self.assertLen(heldout, 6)
+    pipelines = [
+      self.elements(
+        input_fn, 12 // num_shares, num_shares=num_shares, shares=[share]
+      )
+      for share in range(num_shares)
+    ]
+    seen = np.stack([[i for i, _ in pipeline] for pipeline in pipelines], 1)
+    for epoch in seen.reshape([2, 24]):
+      self.assertCountEqual(epoch, set(range(NUM)) - heldout)
+
+  @parameterized.parameters("folder", "tfrecord")
+  def test_labels_belong_to_their_images(self, kind):
+    for images, labels in self.elements(self.make(kind), 12):
+      self.assertAllEqual(labels, images % 3)
+
+  @parameterized.parameters("folder", "tfrecord")
+  def test_it_begins_at_any_step_whatever_the_depth(self, kind):
+    input_fn = self.make(kind)
+    whole = self.elements(input_fn, 15)
+    deep = Streaming(
+      window=8, num_lanes=2, block_bytes=300, min_depth=9, min_readers=4
+    )
+    later = self.elements(self.make(kind, streaming=deep), 6, start_step=9)
+    for (a, _), (b, _) in zip(whole[9:], later):
+      self.assertAllEqual(a, b)
+
+  def test_a_run_sees_the_same_on_any_number_of_replicas(self):
+    one = np.concatenate([i for i, _ in self.elements(self.make("folder"), 6)])
+    four = self.elements(
+      self.make("folder"), 24, batch_size=1, num_shares=4, shares=range(4)
+    )
+    self.assertAllEqual(np.concatenate([i for i, _ in four]), one)
+
+  def test_reference_and_heldout_are_others(self):
+    input_fn = self.make("tfrecord")
+    heldout, reference = input_fn.heldout(), input_fn.reference()
+    self.assertEqual(reference.pixels.shape, (24, SIDE, SIDE, 3))
+    everything = [*heldout.pixels[:, 0, 0, 0], *reference.pixels[:, 0, 0, 0]]
+    self.assertCountEqual(everything, 8 * np.arange(NUM))
+    for images in (heldout, reference):
+      self.assertAllEqual(images.labels, images.pixels[:, 0, 0, 0] // 8 % 3)
+    self.assertLen(input_fn.reference(7).pixels, 7)
+
+  def test_some_classes_are_numbered_anew(self):
+    input_fn = self.make("folder", only_labels=["class2", 0])
+    self.assertEqual(input_fn.spec.num_classes, 2)
+    for images, labels in self.elements(input_fn, 6):
+      self.assertAllEqual(labels, np.where(images % 3 == 2, 0, 1))
+      self.assertNotIn(1, images % 3)
+
+  def test_labels_inside_of_records_cannot_be_chosen(self):
+    with self.assertRaisesRegex(ValueError, "make_tfrecords"):
+      self.make("tfrecord", only_labels=[0])
+
+  def test_an_unknown_class_is_refused(self):
+    with self.assertRaisesRegex(ValueError, r"`only_labels`.*got \['cat'\]"):
+      self.make("folder", only_labels=["cat"])
+
+  def test_what_cannot_be_read_says_its_name(self):
+    input_fn = self.make("folder")
+    data = iter(input_fn({"batch_size": 4}))
+    self.assertIsNone(input_fn.failure)
+    gone = input_fn.source.train.paths
+    for path in gone:
+      os.remove(path)
+    with self.assertRaises(tf.errors.OpError):
+      for _ in range(100):
+        next(data)
+    self.assertRegex(input_fn.failure, r"'.*\.png' cannot be read, tried once")
+
+  def test_the_meter_shows_the_readers(self):
+    input_fn = self.make("folder")
+    self.assertEqual(input_fn.meter(), {})
+    data = iter(input_fn({"batch_size": 4}))
+    next(data)
+    meter = input_fn.meter()
+    self.assertBetween(meter["input/readers"], 2, 32)
+    self.assertBetween(meter["input/depth"], 2, 64)
+    self.assertEqual(meter["input/retries"], 0)
+    self.assertCountEqual(
+      meter,
+      [f"input/{x}" for x in ("readers", "depth", "retries")]
+      + ["input/megabytes", "input/waited_seconds"],
+    )
+    del data
+
+  def test_how_images_were_changed_is_told(self):
+    self.assertEqual(
+      self.make("folder").split, "set/train, center crop, bicubic"
+    )
+
+
+if __name__ == "__main__":
+  tf.test.main()

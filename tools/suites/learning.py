@@ -1,0 +1,147 @@
+"""What each backbone learns on CIFAR-10 in a given time: suite `backbones`.
+
+Small nets, one process each, one after the other, on all cores. The Frechet
+distance on MobileNetV2's features and how many of the ten classes a linear
+probe on them recognizes, before and while G learns; the clock runs while it
+trains only.
+"""
+
+import functools
+import time
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+from tools.suites.ours import load
+from tools.suites.rounds import say
+from tools.suites.workers import Worker, closing
+
+_QUICK_SECONDS, _FULL_SECONDS = 120, 1200
+_NUM_LOOKS = 4
+_STEPS_AT_ONCE = 20
+_NUM_SAMPLES, _NUM_REFERENCE = 5000, 10000
+# One turn of each, large rates and a short memory: for minutes, not for days.
+_SHORT = (
+  "Experiment.batch_size = 32",
+  "schedule.Sequential.num_d_steps = 1",
+  "schedule.Sequential.g_batch_size = None",
+  "schedule.Sequential.reuse_fakes = True",
+  "ema.Ema.decay = 0.995",
+  "ema.Ema.start_step = 0",
+)
+# Name: the width of both nets, and more gin bindings.
+SIDES: Dict[str, Tuple[int, Sequence[str]]] = {
+  "sngan": (32, ()),
+  "sagan": (32, ()),
+  "biggan": (16, ()),
+  "wgan_gp": (32, ()),
+}
+
+
+class Look(NamedTuple):
+  """How good G was at a step."""
+
+  step: int
+  seconds: float
+  frechet: float
+  agreement: float
+  recognized: float
+
+
+class Learner:
+  """One backbone that learns."""
+
+  def __init__(self, gin_file: str, bindings: Sequence[str]):
+    run = load(bindings, (), gin_file)
+    self._experiment = run.Experiment(run.strategies.choose().strategy)
+    self._inner_loop = self._experiment.inner_loop(0)
+    self._step, self._seconds = 0, 0.0
+
+  def run(self, until: float) -> Look:
+    """Trains until so many seconds are over in all, then looks."""
+    while self._seconds < until:
+      started = time.perf_counter()
+      self._inner_loop(_STEPS_AT_ONCE)
+      self._seconds += time.perf_counter() - started
+      self._step += _STEPS_AT_ONCE
+    values = self._experiment.measure(_NUM_SAMPLES, _NUM_REFERENCE)
+    return Look(self._step, self._seconds, *(value.value for value in values))
+
+  def floor(self) -> List[float]:
+    """Returns what real images get that were not trained on."""
+    values = self._experiment.measure(_NUM_SAMPLES, _NUM_REFERENCE)
+    return [value.floor for value in values]
+
+  def picture(self) -> bytes:
+    """Returns samples as a PNG."""
+    import tensorflow as tf
+
+    return tf.io.encode_png(self._experiment.grid()).numpy()
+
+
+def run(quick: bool) -> Tuple[Dict[str, List[Look]], List[float]]:
+  """Trains all; returns what was seen, and what real images get."""
+  seconds = _QUICK_SECONDS if quick else _FULL_SECONDS
+  looks: Dict[str, List[Look]] = {}
+  floor: List[float] = []
+  for name, (width, more) in SIDES.items():
+    say(f"{name} for {seconds / 60:.0f} minutes.")
+    bindings = (
+      f"{name}.Generator.width = {width}",
+      f"{name}.Discriminator.width = {width}",
+      *_SHORT,
+      *more,
+    )
+    file = f"gin/runs/{name}_cifar10.gin"
+    worker = Worker(name, functools.partial(Learner, file, bindings))
+    with closing([worker]):
+      looks[name] = []
+      for i in range(_NUM_LOOKS + 1):
+        looks[name].append(worker.ask("run", seconds * i / _NUM_LOOKS))
+        say(f"{name}: {line(looks[name][-1])}")
+      floor = worker.ask("floor")
+  return looks, floor
+
+
+def line(look: Look) -> str:
+  """Returns a look in words."""
+  return (
+    f"step {look.step}, {look.seconds:.0f} s, Frechet distance "
+    f"{look.frechet:.1f}, {look.agreement:.0%} of the samples look like their "
+    f"class, {look.recognized:.0f} classes recognized"
+  )
+
+
+def gather(looks: Dict[str, List[Look]], floor: List[float]):
+  """Returns the flat figures."""
+  figures: Dict[str, float] = {
+    "floor_frechet": floor[0],
+    "floor_label_agreement": floor[1],
+  }
+  for name, seen in looks.items():
+    first, last = seen[0], seen[-1]
+    figures[f"{name}_frechet_at_first"] = first.frechet
+    figures[f"{name}_frechet"] = last.frechet
+    figures[f"{name}_gain"] = first.frechet / last.frechet
+    figures[f"{name}_label_agreement"] = last.agreement
+    figures[f"{name}_classes_recognized"] = last.recognized
+    figures[f"{name}_num_steps"] = last.step
+    figures[f"{name}_seconds"] = last.seconds
+  return figures
+
+
+def table(looks: Dict[str, List[Look]], floor: List[float]) -> str:
+  """Returns the figures as lines."""
+  lines = [
+    f"CIFAR-10, MobileNetV2, {_NUM_SAMPLES} samples, {_NUM_REFERENCE} images; "
+    f"real images get {floor[0]:.1f} and {floor[1]:.0%}",
+    f"{'':10}{'minutes':10}{'steps':8}{'distance':20}{'gain':8}"
+    f"{'agreement':12}classes",
+  ]
+  for name, seen in looks.items():
+    first, last = seen[0], seen[-1]
+    distance = f"{first.frechet:.0f} to {last.frechet:.0f}"
+    lines.append(
+      f"{name:10}{last.seconds / 60:<10.1f}{last.step:<8}{distance:20}"
+      f"{first.frechet / last.frechet:<8.1f}{last.agreement:<12.0%}"
+      f"{last.recognized:.0f} of 10"
+    )
+  return "\n".join(lines)
