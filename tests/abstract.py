@@ -1,59 +1,51 @@
-"""Nets at their real size without memory: variables that are shapes only.
+"""Nets and whole steps at their real size without memory.
 
     with abstract.sizes():
       net = make_net()
       net(x, labels, mode).shape
 
-A variable's first value is never computed, and reading one gives a tensor of
-its shape that is never run either.
+Variables are handles in a graph that is never run: they have names and shapes,
+can be read, assigned and differentiated by, and no value.
 """
 
 import contextlib
-from typing import Any, Iterator, Sequence
+from typing import Iterator, Sequence
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from paragan_tf.nets import layers
 
 
-class Shape(tf.Variable):
-  """A variable with name, shape and nothing else."""
+@contextlib.contextmanager
+def sizes() -> Iterator[None]:
+  """Makes nets, and calls them without spectral norm, in a new graph.
 
-  def __init__(self, initial_value: Any, trainable: bool, name: str):
-    scope = tf.compat.v1.get_default_graph().get_name_scope()
-    self._given = {
-      "shape": tf.TensorShape(np.shape(initial_value)),
-      "trainable": trainable,
-      "name": f"{scope}/{name}:0",
-    }
-
-  shape = property(lambda self: self._given["shape"])
-  trainable = property(lambda self: self._given["trainable"])
-  name = property(lambda self: self._given["name"])
-  dtype = property(lambda self: tf.float32)
-
-  def assign(self, value, *args, **kwargs):
-    """Checks the shape."""
-    self.shape.assert_is_compatible_with(value.shape)
-
-
-tf.register_tensor_conversion_function(
-  Shape,
-  lambda value, *args, **kwargs: tf.raw_ops.Placeholder(
-    dtype=tf.float32, shape=value.shape
-  ),
-)
+  It changes no shape, and has most of the operations.
+  """
+  with (
+    tf.Graph().as_default(),
+    variables(),
+    mock.patch.object(layers.Weight, "__call__", _kernel),
+  ):
+    yield
 
 
 @contextlib.contextmanager
-def sizes() -> Iterator[None]:
-  """Makes shapes inside, where variables were asked for, in a new graph."""
+def variables() -> Iterator[None]:
+  """Makes variables without a first value, in the graph that is the default."""
 
   def make(next_creator, **kwargs):
-    trainable = kwargs.get("trainable") is not False
-    return Shape(kwargs["initial_value"], trainable, kwargs["name"])
+    value = kwargs["initial_value"]
+    dtype = kwargs.get("dtype") or getattr(value, "dtype", tf.float32)
+    return resource_variable_ops.UninitializedVariable(
+      shape=np.shape(value) if np.isscalar(value) else value.shape,
+      dtype=dtype,
+      trainable=kwargs.get("trainable") is not False,
+      name=kwargs["name"],
+    )
 
   def no_init(*args, **kwargs):
     return lambda name, shape: _nothing(shape)
@@ -61,19 +53,13 @@ def sizes() -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     for name in ("normal_init", "glorot_init", "orthogonal_init"):
       stack.enter_context(mock.patch.object(layers, name, no_init))
-    for name in ("zeros", "ones"):
-      stack.enter_context(mock.patch.object(tf, name, _nothing))
     stack.enter_context(mock.patch.object(layers, "_unit", lambda x: x))
-    # Spectral norm changes no shape, and has most of the operations.
-    stack.enter_context(mock.patch.object(layers.Weight, "__call__", _kernel))
-    stack.enter_context(tf.Graph().as_default())
-    # The scope belongs to the graph that is the default.
     stack.enter_context(tf.variable_creator_scope(make))
     yield
 
 
 def _kernel(self, mode):
-  return tf.convert_to_tensor(self.w)
+  return layers.read(self.w)
 
 
 def _nothing(shape: Sequence[int]) -> np.ndarray:

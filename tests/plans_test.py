@@ -191,6 +191,8 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
   def test_contragan_needs_classes(self):
     with self.assertRaisesRegex(ValueError, "`num_classes`.*2c"):
       contragan.Discriminator(ImageSpec(32, 3, 0), 0, width=2)
+    with self.assertRaisesRegex(ValueError, "`num_classes`.*got 0: take"):
+      contragan.Generator(ImageSpec(32, 3, 0), 0, width=2)
 
   @parameterized.named_parameters(
     ("width", sngan.Generator, {"width": 0}, "`width`.*got 0"),

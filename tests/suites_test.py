@@ -134,6 +134,15 @@ class WorkTest(tf.test.TestCase, parameterized.TestCase):
 
     self.assertEqual(self.count(make), Work(3 * 4 * 6 * 7, 3 * 4 * 6 * 7))
 
+  def test_products_of_many_matrices(self):
+    def make():
+      a, b = tf.zeros([2, 4, 6]), tf.zeros([2, 7, 6])
+      y = tf.matmul(a, b, transpose_b=True)  # As attention has it.
+      return [y, *tf.gradients(y, [a, b])]  # One of them transposed.
+
+    amount = 3 * 2 * 4 * 6 * 7
+    self.assertEqual(self.count(make), Work(amount, amount))
+
   def test_what_is_shared_counts_once(self):
     def make():
       y = tf.matmul(tf.zeros([4, 6]), tf.zeros([6, 7]))

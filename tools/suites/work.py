@@ -65,6 +65,9 @@ def _multiply_adds(op):
   if op.type == "MatMul":
     inner = op.inputs[0].shape[0 if op.get_attr("transpose_a") else 1]
     return op.outputs[0].shape.num_elements() * inner, 1.0
+  if op.type == "BatchMatMulV2":  # Of attention.
+    inner = op.inputs[0].shape[-2 if op.get_attr("adj_x") else -1]
+    return op.outputs[0].shape.num_elements() * inner, 1.0
   if op.type == "Conv2D":
     y, kernel = op.outputs[0], op.inputs[1]
   elif op.type == "Conv2DBackpropInput":

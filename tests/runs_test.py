@@ -1,0 +1,206 @@
+"""Every run's whole step is traced at its real size, and no memory is spent.
+
+A run whose header names a slice of a TPU is traced as one of its cores has it:
+one program for all of them, in which `tf.cond` chooses the role.
+"""
+
+import collections
+import contextlib
+import pathlib
+import re
+import resource
+from unittest import mock
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
+
+from paragan_tf import config, experiment
+from paragan_tf.game import turns
+from paragan_tf.types import Mode
+from tests import abstract, plans_test
+
+RUNS = sorted(
+  pathlib.Path(__file__).resolve().parent.parent.glob("gin/runs/*.gin")
+)
+CLASSES = {"tiny_imagenet": 200, "imagenet": 1000, "cifar10": 10}
+IMAGENET = [path for path in RUNS if "imagenet" in path.stem]
+# Those of which a trace takes a second, and not up to a minute.
+SMALL = [path for path in RUNS if re.search("fashion|smoke", path.stem)]
+LARGE = [path for path in RUNS if path not in SMALL]
+MAX_GROWTH = 1.5e9
+
+
+def named(paths):
+  """Returns one test case a file."""
+  return [(path.stem, path) for path in paths]
+
+
+def num_cores(path):
+  """Returns the cores of the TPU that a run's header names, or `None`."""
+  found = re.search(r"TPU\s+(?:# )?v3-(\d+)", path.read_text())
+  return int(found[1]) if found else None
+
+
+def peak_memory():
+  """Returns the most bytes that this process has had so far."""
+  return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def kinds(graph):
+  """Counts the operations of a graph and of its functions by kind."""
+  made = graph.as_graph_def()
+  nodes = [made.node, *(f.node_def for f in made.library.function)]
+  return collections.Counter(node.op for part in nodes for node in part)
+
+
+class RunTest(tf.test.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def load(self, path):
+    """Reads a run; its images are a few black ones with the right labels."""
+    config.load([str(path)], [])
+    found = [num for name, num in CLASSES.items() if name in path.stem]
+    if not found:
+      return  # What it trains on is in the package.
+    side = gin.query_parameter("input_fn.InputFn.resolution")
+    file = f"{self.get_temp_dir()}/few.npz"
+    pixels = np.zeros([4, side, side, 3], np.uint8)
+    np.savez(file, images=pixels, labels=[0, found[0] - 1, 0, 0])
+    bindings = (
+      "from paragan_tf.data import sources",
+      "InputFn.source = @sources.npz",
+      f"sources.npz.path = '{file}'",
+      "sources.npz.num_heldout = 2",
+    )
+    config.load([str(path)], bindings)
+
+  def build(self):
+    with abstract.variables():
+      return experiment.Experiment(tf.distribute.get_strategy())
+
+  def check_weights(self, path, built):
+    """Compares with the sizes that are known for 1,000 classes."""
+    name = re.match(r"(.*)_imagenet\d", path.stem)
+    if not name:
+      return
+    numbers = {
+      nets.__name__.split(".")[-1]: rows
+      for nets, rows in plans_test.NUM_WEIGHTS.items()
+    }
+    players = built.step.players.values()
+    found = tuple(abstract.num_weights(side.net) for side in players)
+    self.assertEqual(found, numbers[name[1]][built.spec.resolution])
+    self.assertEqual(built.spec.num_classes, 1000)
+
+  @contextlib.contextmanager
+  def drawn(self):
+    """Gives the shapes of all that G draws to learn by."""
+    shapes, draw = [], turns.draw
+
+    def watched(*args):
+      fakes = draw(*args)
+      shapes.append(fakes.images.shape.as_list())
+      return fakes
+
+    with mock.patch.object(turns, "draw", watched):
+      yield shapes
+
+  def check_step(self, path):
+    """Traces all phases of a run's step."""
+    before, num = peak_memory(), num_cores(path)
+    self.load(path)
+    with tpu_function.tpu_shard_context(num):
+      for phase in range(self.check_phase(path, num, 0)):
+        if phase:
+          self.check_phase(path, num, phase)
+    self.assertLess(peak_memory() - before, MAX_GROWTH)
+
+  def check_phase(self, path, num, phase):
+    """Traces one phase; returns how many there are."""
+    with tf.Graph().as_default() as graph, self.drawn() as shapes:
+      built = self.build()
+      step, spec = built.step, built.spec
+      self.check_weights(path, built)
+      size = built.images_per_step // step.schedule.num_shares(num or 1)
+      side = [spec.resolution, spec.resolution, spec.channels]
+      images = tf.compat.v1.placeholder(tf.float32, [size, *side])
+      labels = tf.compat.v1.placeholder(tf.int32, [size])
+      labels = labels if spec.num_classes else None
+      logs = step(images, labels, phase)
+    self.assertEqual(sorted(logs), step.log_names)
+    for shape in shapes:
+      self.assertEqual(shape[1:], side)
+    self.check_updates(step, kinds(graph), num, phase)
+    self.check_images(path, step, size, shapes)
+    return step.cycle
+
+  def check_updates(self, step, ops, num, phase):
+    """Compares how often weights move, and what cores say to each other."""
+    order = [who for r in step.schedule.rounds for turn in r for who in turn]
+    moved, said = 0, 0
+    for who in order:
+      net, exchange = step.players[who].net, step.players[who].exchange
+      moved += len(net.trainable_variables)
+      talks = phase % exchange.period == exchange.period - 1
+      said += talks * len(net.variables)
+    # The count of steps is the one that is added to.
+    self.assertEqual(ops["AssignSubVariableOp"], moved)
+    self.assertEqual(ops["AssignAddVariableOp"], 1)
+    if not num:
+      self.assertEqual(ops["CrossReplicaSum"], 0)
+    else:
+      self.assertGreaterEqual(ops["CrossReplicaSum"], said)
+      self.assertEqual(bool(ops["CrossReplicaSum"]), bool(said))
+
+  def check_images(self, path, step, size, shapes):
+    """Compares the images of a core with what the header says."""
+    told = re.search(r"each core has\s+(?:# )?(\d+)", path.read_text())
+    if told:
+      self.assertEqual(size, int(told[1]))
+      self.assertEqual([shape[0] for shape in shapes], [size])
+
+
+class QuickTest(RunTest, parameterized.TestCase):
+  @parameterized.named_parameters(*named(SMALL))
+  def test_the_whole_step_is_traced(self, path):
+    self.check_step(path)
+
+  @parameterized.named_parameters(*named(IMAGENET))
+  def test_the_nets_are_traced(self, path):
+    before = peak_memory()
+    self.load(path)
+    with tpu_function.tpu_shard_context(num_cores(path)), abstract.sizes():
+      built = experiment.Experiment(tf.distribute.get_strategy())
+      g, d = (built.step.players[who].net for who in "gd")
+      z = tf.compat.v1.placeholder(tf.float32, [2, g.z_dim])
+      labels = tf.compat.v1.placeholder(tf.int32, [2])
+      images = g(z, labels, Mode.EVAL)
+      logits = d(images, labels, Mode.EVAL)
+    side = built.spec.resolution
+    self.assertEqual(images.shape.as_list(), [2, side, side, 3])
+    self.assertEqual(logits.shape.as_list(), [2])
+    self.check_weights(path, built)
+    self.assertLess(peak_memory() - before, MAX_GROWTH)
+
+  def test_headers_name_their_slices(self):
+    found = {path.stem: num_cores(path) for path in IMAGENET}
+    for side in (128, 256, 512, 1024):
+      self.assertEqual(found[f"biggan_imagenet{side}_tpu"], side)
+    self.assertEqual(found["biggan_deep_imagenet128"], 128)
+
+
+@pytest.mark.soak
+class LargeTest(RunTest, parameterized.TestCase):
+  @parameterized.named_parameters(*named(LARGE))
+  def test_the_whole_step_is_traced(self, path):
+    self.check_step(path)
+
+
+if __name__ == "__main__":
+  tf.test.main()
