@@ -106,12 +106,12 @@ def open_source(
 
 def with_labels(images: Images) -> Images:
   """Returns the images with their labels known, which may mean to read all."""
-  labels = images.labels
-  if labels is None and images.label_names:
-    labels = np.array([image.label for image in images], np.int32)
-  if labels is None:
+  if images.labels is not None:
+    return images
+  labels = [image.label for image in images] if images.label_names else [None]
+  if None in labels:
     raise ValueError(f"`--by_label` needs labels, '{images.title}' has none.")
-  return dataclasses.replace(images, labels=labels)
+  return dataclasses.replace(images, labels=np.array(labels, np.int32))
 
 
 def _folder(path: str, broken: str) -> FolderImages:
@@ -138,7 +138,8 @@ def _tfds(name: str, split: str, data_dir: Optional[str]) -> TfdsImages:
       f"'{name}' must be stored as tfrecord, not {info.file_format.value}: "
       f"build it again with `tfds build {name} --file_format=tfrecord`."
     )
-  _check_image(name, info.features)
+  features = dict(info.features.items())
+  _check_image(name, features)
   files = info.splits[split].file_instructions
   paths = tuple(str(file.filename) for file in files)
   shard, offset, size = cli.import_quietly("paragan_tf.api").shards.scan(paths)
@@ -157,7 +158,7 @@ def _tfds(name: str, split: str, data_dir: Optional[str]) -> TfdsImages:
     size[rows],
     tuple(f"{split}-{i}" for i in range(len(rows))),
     None,
-    tuple(getattr(info.features.get("label"), "names", None) or ()),
+    tuple(getattr(features.get("label"), "names", None) or ()),
   )
 
 
@@ -195,8 +196,9 @@ def _record_reader(folder: str):
   """Returns a function from a record of a set to an `Image`."""
   tfds = cli.import_quietly("tensorflow_datasets")
   features = tfds.builder_from_directory(folder).info.features
-  is_encoded = isinstance(features["image"], tfds.features.Image)
-  has_label = isinstance(features.get("label"), tfds.features.ClassLabel)
+  kinds = dict(features.items())
+  is_encoded = isinstance(kinds["image"], tfds.features.Image)
+  has_label = isinstance(kinds.get("label"), tfds.features.ClassLabel)
   decoders = {"image": tfds.decode.SkipDecoding()} if is_encoded else {}
 
   def read(record: bytes, name: str) -> Image:
