@@ -21,6 +21,8 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf.data import folder as folder  # For tools that make sets.
+from paragan_tf.data import shards as shards
 from paragan_tf.data import sources
 from paragan_tf.data.adapted_input import AdaptedInput
 from paragan_tf.data.input_fn import InputFn

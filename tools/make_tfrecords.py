@@ -1,0 +1,241 @@
+"""Makes sharded TFRecords of a folder of images or a tfds set.
+
+    python -m tools.make_tfrecords --source=folder:photos --output=data/photos
+    python -m tools.make_tfrecords --source=tfds:cifar10 --output=data/cifar10
+
+Encoded images go in as they are: `image` (bytes), `label` (int64, if there are
+labels) and `name` (bytes). A run that was stopped goes on when it is started
+again in the same way.
+"""
+
+import dataclasses
+import math
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from concurrent import futures
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tqdm
+from absl import flags
+
+from tools import cli, originals, packing
+
+_SOURCE = flags.DEFINE_string(
+  "source", None, "folder:PATH or tfds:NAME.", required=True
+)
+_OUTPUT = flags.DEFINE_string("output", None, "Folder to write.", required=True)
+_NUM_SHARDS = flags.DEFINE_integer(
+  "num_shards",
+  None,
+  "Number of files, of each label with --by_label; by default of 100 MB.",
+  lower_bound=1,
+)
+_BY_LABEL = flags.DEFINE_bool("by_label", False, "Gives each label its files.")
+_SPLIT = flags.DEFINE_string(
+  "split", "train", "Split of a tfds set; files are called after it."
+)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds keeps its sets.")
+_PROCESSES = flags.DEFINE_integer(
+  "processes", 2, "How many write at a time.", lower_bound=1
+)
+_BROKEN = flags.DEFINE_enum(
+  "broken", "refuse", ["refuse", "skip"], "What to do with broken images."
+)
+_SEED = flags.DEFINE_integer("seed", 0, "Settles the order of the images.")
+
+_BYTES_OF_A_SHARD = 100e6
+_SECONDS_BETWEEN_LINES = 10.0
+
+# A file that is written, and what is in it.
+_Done = Tuple[str, packing.Content]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+  """What settles the bytes that are written."""
+
+  source: str
+  num_shards: Optional[int] = None
+  by_label: bool = False
+  split: str = "train"
+  data_dir: Optional[str] = None
+  broken: str = "refuse"
+  seed: int = 0
+
+
+def main():
+  """Reads the flags and writes."""
+  arguments = Arguments(
+    _SOURCE.value,
+    _NUM_SHARDS.value,
+    _BY_LABEL.value,
+    _SPLIT.value,
+    _DATA_DIR.value,
+    _BROKEN.value,
+    _SEED.value,
+  )
+  stop = cli.StopSignals()
+  cli.checked(
+    lambda: make(_OUTPUT.value, arguments, _PROCESSES.value, stop.asked)
+  )
+
+
+def make(
+  output: str,
+  arguments: Arguments,
+  num_processes: int = 1,
+  should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+  """Writes the files that are missing, then the manifest."""
+  asked = dataclasses.asdict(arguments)
+  packing.compare(output, asked)
+  if _is_complete(output):
+    return
+  images = originals.open_source(
+    arguments.source, arguments.split, arguments.data_dir, arguments.broken
+  )
+  if arguments.by_label:
+    images = originals.with_labels(images)
+  total = len(images.sizes)
+  size = int(images.sizes.sum())
+  packing.begin(output, {**asked, "num_images": total, "num_bytes": size})
+  plan = make_plan(images, arguments)
+  contents = {
+    file: content
+    for file in plan
+    if (content := packing.kept(output, file)) is not None
+  }
+  jobs = [
+    (output, file, images.part(rows))
+    for file, rows in plan.items()
+    if file not in contents
+  ]
+  before = sum(content["count"] for content in contents.values())
+  written = _written(jobs, num_processes, should_stop)
+  for file, content in _shown(written, before, total):
+    packing.keep(output, file, content)
+    contents[file] = content
+  if len(contents) < len(plan):
+    print(f"Stopped with {len(contents)} of {len(plan)} files: start again.")
+    return
+  packing.finish(output, images, {file: contents[file] for file in plan})
+  print(f"{output}: {total:,} images in {len(plan):,} files.")
+
+
+def _is_complete(output: str) -> bool:
+  """Tells whether there is nothing to do, and says so."""
+  manifest = os.path.join(output, "manifest.json")
+  if not cli.import_quietly("tensorflow").io.gfile.exists(manifest):
+    return False
+  index = cli.import_quietly("paragan_tf.api").shards.find(manifest)
+  print(
+    f"{output} is complete: {len(index.shard):,} images in "
+    f"{len(index.paths):,} files."
+  )
+  return True
+
+
+def make_plan(
+  images: originals.Images, arguments: Arguments
+) -> Dict[str, np.ndarray]:
+  """Returns which rows go into which file, sorted by the files' names."""
+  random = np.random.RandomState(arguments.seed)
+  rows = random.permutation(len(images.sizes))
+  groups = {_clean(arguments.split): rows}
+  if arguments.by_label and images.labels is not None:
+    labels = images.labels[rows]
+    stems = _stems(images.label_names)
+    groups = {stem: rows[labels == i] for i, stem in enumerate(stems)}
+  plan = {}
+  for stem, group in groups.items():
+    if not len(group):
+      continue
+    fitting = round(images.sizes[group].sum() / _BYTES_OF_A_SHARD)
+    num = arguments.num_shards or max(1, fitting)
+    for k in range(num):
+      plan[f"{stem}-{k:05d}-of-{num:05d}.tfrecord"] = group[k::num]
+  return dict(sorted(plan.items()))
+
+
+def _written(
+  jobs: List[Tuple[str, str, originals.Images]],
+  num_processes: int,
+  should_stop: Callable[[], bool],
+) -> Iterator[_Done]:
+  """Yields what each file holds as soon as it is written, in any order."""
+  if num_processes == 1 or len(jobs) < 2:
+    for job in jobs:
+      if should_stop():
+        return
+      yield job[1], packing.write_shard(*job)
+    return
+  pool = futures.ProcessPoolExecutor(
+    min(num_processes, len(jobs)),
+    multiprocessing.get_context("spawn"),
+    _follow_parent,
+  )
+  try:
+    waiting = {pool.submit(packing.write_shard, *job): job[1] for job in jobs}
+    for future in futures.as_completed(waiting):
+      yield waiting[future], future.result()
+      if should_stop():
+        return
+  except futures.process.BrokenProcessPool as e:
+    raise ValueError(
+      "A process was killed, perhaps for want of memory: start again with "
+      "fewer `--processes`."
+    ) from e
+  finally:
+    pool.shutdown(cancel_futures=True)
+
+
+def _follow_parent() -> None:
+  """Leaves Ctrl-C to the parent, and ends when that is gone."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+  def watch():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
+
+
+def _shown(written: Iterable[_Done], count: int, total: int) -> Iterator[_Done]:
+  """Passes on what was written, with a bar on a terminal or plain lines."""
+  last_line_at, is_quiet = -math.inf, not sys.stderr.isatty()
+  with tqdm.tqdm(
+    total=total, initial=count, unit=" images", disable=is_quiet
+  ) as bar:
+    for file, content in written:
+      count += content["count"]
+      bar.update(content["count"])
+      now = time.monotonic()
+      if is_quiet and (
+        count == total or now - last_line_at >= _SECONDS_BETWEEN_LINES
+      ):
+        print(f"{count:,}/{total:,} images", file=sys.stderr, flush=True)
+        last_line_at = now
+      yield file, content
+
+
+def _stems(names: Tuple[str, ...]) -> List[str]:
+  """Returns what the files of each label are called, no two the same."""
+  clean = [_clean(name) for name in names]
+  return [
+    stem if clean.count(stem) == 1 else f"{stem}_{i}"
+    for i, stem in enumerate(clean)
+  ]
+
+
+def _clean(name: str) -> str:
+  return re.sub(r"[^\w.-]+", "_", name)
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,217 @@
+"""Images as they were encoded, of a folder or a tfds set, in any order.
+
+    images = originals.open_source("folder:photos", ...)
+    for image in images.part(np.array([7, 3])): ...
+
+A part is small and can be sent to another process, which reads the bytes.
+"""
+
+import dataclasses
+import functools
+import os
+from typing import Iterator, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+
+from tools import cli
+
+
+class Image(NamedTuple):
+  """One image; `label` is `None` where there are none."""
+
+  data: bytes
+  label: Optional[int]
+  name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderImages:
+  """Files of a folder; `names` are relative to it."""
+
+  title: str
+  root: str
+  names: Tuple[str, ...]
+  sizes: np.ndarray
+  labels: Optional[np.ndarray]
+  label_names: Tuple[str, ...]
+
+  def part(self, rows: np.ndarray) -> "FolderImages":
+    """Returns these images, in this order."""
+    return dataclasses.replace(
+      self,
+      names=tuple(self.names[row] for row in rows),
+      sizes=self.sizes[rows],
+      labels=None if self.labels is None else self.labels[rows],
+    )
+
+  def __iter__(self) -> Iterator[Image]:
+    for i, name in enumerate(self.names):
+      with open(os.path.join(self.root, name), "rb") as f:
+        data = f.read()
+      label = None if self.labels is None else int(self.labels[i])
+      yield Image(data, label, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsImages:
+  """Records of a tfds set; `labels` are known once they were read."""
+
+  title: str
+  folder: str
+  paths: Tuple[str, ...]
+  shards: np.ndarray
+  offsets: np.ndarray
+  sizes: np.ndarray
+  names: Tuple[str, ...]
+  labels: Optional[np.ndarray]
+  label_names: Tuple[str, ...]
+
+  def part(self, rows: np.ndarray) -> "TfdsImages":
+    """Returns these images, in this order."""
+    return dataclasses.replace(
+      self,
+      shards=self.shards[rows],
+      offsets=self.offsets[rows],
+      sizes=self.sizes[rows],
+      names=tuple(self.names[row] for row in rows),
+      labels=None if self.labels is None else self.labels[rows],
+    )
+
+  def __iter__(self) -> Iterator[Image]:
+    read = _record_reader(self.folder)
+    tf = cli.import_quietly("tensorflow")
+    for i, name in enumerate(self.names):
+      # Opening is cheap beside the rest, and a set may have many files.
+      with tf.io.gfile.GFile(self.paths[self.shards[i]], "rb") as f:
+        f.seek(self.offsets[i])
+        yield read(f.read(self.sizes[i]), name)
+
+
+Images = Union[FolderImages, TfdsImages]
+
+
+def open_source(
+  source: str, split: str, data_dir: Optional[str], broken: str
+) -> Images:
+  """Returns the images of `folder:PATH` or `tfds:NAME`, unread."""
+  kind, _, name = source.partition(":")
+  if kind == "folder" and name:
+    return _folder(name, broken)
+  if kind == "tfds" and name:
+    return _tfds(name, split, data_dir)
+  raise ValueError(
+    f"`--source` must be folder:PATH or tfds:NAME, got {source}."
+  )
+
+
+def with_labels(images: Images) -> Images:
+  """Returns the images with their labels known, which may mean to read all."""
+  if images.labels is not None:
+    return images
+  labels = [image.label for image in images] if images.label_names else [None]
+  if None in labels:
+    raise ValueError(f"`--by_label` needs labels, '{images.title}' has none.")
+  return dataclasses.replace(images, labels=np.array(labels, np.int32))
+
+
+def _folder(path: str, broken: str) -> FolderImages:
+  listing = cli.import_quietly("paragan_tf.api").folder.list_images(
+    path, broken
+  )
+  root = os.path.abspath(path)
+  for file, reason in listing.broken:
+    print(f"Left out: {os.path.relpath(file, root)} ({reason})", flush=True)
+  return FolderImages(
+    os.path.basename(root),
+    root,
+    tuple(os.path.relpath(file, root) for file in listing.files),
+    np.array([os.path.getsize(file) for file in listing.files], np.int64),
+    listing.labels,
+    listing.label_names,
+  )
+
+
+def _tfds(name: str, split: str, data_dir: Optional[str]) -> TfdsImages:
+  info = _prepared(name, data_dir).info
+  if str(info.file_format.value) != "tfrecord":
+    raise ValueError(
+      f"'{name}' must be stored as tfrecord, not {info.file_format.value}: "
+      f"build it again with `tfds build {name} --file_format=tfrecord`."
+    )
+  features = dict(info.features.items())
+  _check_image(name, features)
+  files = info.splits[split].file_instructions
+  paths = tuple(str(file.filename) for file in files)
+  shard, offset, size = cli.import_quietly("paragan_tf.api").shards.scan(paths)
+  skip = np.array([file.skip for file in files])
+  take = np.array([file.take for file in files])
+  counts = np.bincount(shard, minlength=len(files))
+  first = np.cumsum(counts) - counts
+  place = np.arange(len(shard)) - first[shard] - skip[shard]
+  rows = np.flatnonzero((place >= 0) & (place < take[shard]))
+  return TfdsImages(
+    info.full_name,
+    str(info.data_dir),
+    paths,
+    shard[rows],
+    offset[rows],
+    size[rows],
+    tuple(f"{split}-{i}" for i in range(len(rows))),
+    None,
+    tuple(getattr(features.get("label"), "names", None) or ()),
+  )
+
+
+def _prepared(name: str, data_dir: Optional[str]):
+  """Returns the builder of a set that is on disk."""
+  tfds = cli.import_quietly("tensorflow_datasets")
+  folder = data_dir or tfds.core.constants.DATA_DIR
+  try:
+    builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
+    if builder.is_prepared():
+      return builder
+  except tfds.core.DatasetNotFoundError:
+    pass
+  raise ValueError(
+    f"`--source` must be a set that is prepared, tfds has no '{name}' in "
+    f"'{folder}': run `tfds build {name} --data_dir={folder}`; what it cannot "
+    f"download must lie in '{os.path.join(folder, 'downloads', 'manual')}'."
+  )
+
+
+def _check_image(name: str, features) -> None:
+  tfds = cli.import_quietly("tensorflow_datasets")
+  image = features.get("image")
+  if isinstance(image, tfds.features.Image):
+    return
+  if image is None or image.np_dtype != np.uint8 or len(image.shape) != 3:
+    raise ValueError(
+      f"`--source` must be a set with an `image`, uint8 [h, w, c]; "
+      f"'{name}' has {', '.join(features)}."
+    )
+
+
+@functools.cache
+def _record_reader(folder: str):
+  """Returns a function from a record of a set to an `Image`."""
+  tfds = cli.import_quietly("tensorflow_datasets")
+  features = tfds.builder_from_directory(folder).info.features
+  kinds = dict(features.items())
+  is_encoded = isinstance(kinds["image"], tfds.features.Image)
+  has_label = isinstance(kinds.get("label"), tfds.features.ClassLabel)
+  decoders = {"image": tfds.decode.SkipDecoding()} if is_encoded else {}
+
+  def read(record: bytes, name: str) -> Image:
+    example = features.deserialize_example_np(record, decoders=decoders)
+    data = example["image"]
+    if not is_encoded:
+      tf = cli.import_quietly("tensorflow")
+      data = tf.io.encode_png(data).numpy()
+    file_name = example.get("file_name")
+    if isinstance(file_name, bytes):
+      name = file_name.decode()
+    # tfds writes -1 where there is a feature and no label.
+    label = example["label"] if has_label and example["label"] >= 0 else None
+    return Image(data, label, name)
+
+  return read

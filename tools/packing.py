@@ -1,0 +1,173 @@
+"""The folder that sharded TFRecords are written to, one file at a time.
+
+arguments.json              what was asked for; anything else is refused
+parts/FILE.json             what is in FILE, kept when FILE is whole
+manifest.json, index.npz    at the end, in place of `parts`
+"""
+
+import hashlib
+import json
+import os
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from tools import cli, originals
+
+# What is in a file: count, bytes, sha256, and lists of offsets, sizes, labels.
+Content = Dict[str, Any]
+
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+
+
+def compare(output: str, asked: Dict[str, Any]) -> None:
+  """Refuses a folder of something else, or begun with other arguments."""
+  path = os.path.join(output, "arguments.json")
+  if not _gfile().exists(path):
+    if _gfile().exists(output) and _gfile().glob(os.path.join(output, "*")):
+      raise ValueError(
+        f"`--output` must be a new or empty folder, or one to go on with, got "
+        f"'{output}': name another."
+      )
+    return
+  begun = _read_json(path)
+  differences = [
+    f"`{name}` must be {begun[name]} as it was then, got {value}"
+    for name, value in asked.items()
+    if name in begun and begun[name] != value
+  ]
+  if differences:
+    raise ValueError(
+      f"'{output}' was begun with other arguments: {'; '.join(differences)}; "
+      "give the same ones or name another `--output`."
+    )
+
+
+def begin(output: str, asked: Dict[str, Any]) -> None:
+  """Compares, and keeps what is asked for."""
+  compare(output, asked)
+  _write_json(os.path.join(output, "arguments.json"), asked)
+
+
+def keep(output: str, file: str, content: Content) -> None:
+  """Keeps what is in a file, for the next start."""
+  _write_json(_part(output, file), content)
+
+
+def kept(output: str, file: str) -> Optional[Content]:
+  """Returns what is in a file, `None` if it is not there as it was written."""
+  path, part = os.path.join(output, file), _part(output, file)
+  if not _gfile().exists(path) or not _gfile().exists(part):
+    return None
+  content = _read_json(part)
+  return content if _gfile().stat(path).length == content["bytes"] else None
+
+
+def write_shard(output: str, file: str, images: originals.Images) -> Content:
+  """Writes one file, whole or not at all."""
+  tf = cli.import_quietly("tensorflow")
+  path = os.path.join(output, file)
+  part = f"{path}.part"
+  try:
+    sizes, labels = _write_records(tf, part, images)
+    sha256 = _sha256(part)
+    tf.io.gfile.rename(part, path, overwrite=True)
+  except (OSError, tf.errors.OpError) as e:
+    # TensorFlow's errors do not pass between processes.
+    raise ValueError(
+      f"'{path}' cannot be written ({e}): mend that and start again."
+    ) from None
+  sizes_of_records = np.array(sizes, np.int64) + _HEADER_BYTES + _FOOTER_BYTES
+  ends = np.cumsum(sizes_of_records)
+  return {
+    "count": len(sizes),
+    "bytes": int(sizes_of_records.sum()),
+    "sha256": sha256,
+    "offsets": (ends - sizes_of_records + _HEADER_BYTES).tolist(),
+    "sizes": sizes,
+    "labels": labels,
+  }
+
+
+def finish(
+  output: str, images: originals.Images, contents: Dict[str, Content]
+) -> None:
+  """Writes the manifest of all files, and takes away the parts."""
+  shards = cli.import_quietly("paragan_tf.api").shards
+
+  def column(name):
+    return [x for content in contents.values() for x in content[name]]
+
+  counts = [content["count"] for content in contents.values()]
+  has_labels = None not in column("labels")
+  index = shards.Index(
+    tuple(contents),
+    np.repeat(np.arange(len(counts), dtype=np.int32), counts),
+    np.array(column("offsets"), np.int64),
+    np.array(column("sizes"), np.int64),
+    np.array(column("labels"), np.int32) if has_labels else None,
+    images.label_names if has_labels else (),
+    shards.Features(),
+  )
+  files = tuple(
+    shards.Shard(file, *(content[x] for x in ("count", "bytes", "sha256")))
+    for file, content in contents.items()
+  )
+  shards.write_manifest(output, shards.Manifest(images.title, files, index))
+  _gfile().rmtree(os.path.dirname(_part(output, "")))
+
+
+def _write_records(tf, path: str, images: originals.Images):
+  """Returns the bytes of each record, and the labels."""
+  sizes: List[int] = []
+  labels: List[Optional[int]] = []
+  with tf.io.TFRecordWriter(path) as writer:
+    for image in images:
+      record = _record(tf, image)
+      writer.write(record)
+      sizes.append(len(record))
+      labels.append(None if image.label is None else int(image.label))
+  return sizes, labels
+
+
+def _record(tf, image: originals.Image) -> bytes:
+  def of_bytes(value):
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+  features = {
+    "image": of_bytes(image.data),
+    "name": of_bytes(os.fsencode(image.name)),
+  }
+  if image.label is not None:
+    features["label"] = tf.train.Feature(
+      int64_list=tf.train.Int64List(value=[image.label])
+    )
+  example = tf.train.Example(features=tf.train.Features(feature=features))
+  # Else features are in another order, and files differ, from run to run.
+  return example.SerializeToString(deterministic=True)
+
+
+def _sha256(path: str) -> str:
+  digest = hashlib.sha256()
+  with _gfile().GFile(path, "rb") as f:
+    while block := f.read(1 << 24):
+      digest.update(block)
+  return digest.hexdigest()
+
+
+def _part(output: str, file: str) -> str:
+  return os.path.join(output, "parts", f"{file}.json")
+
+
+def _read_json(path: str) -> Dict[str, Any]:
+  with _gfile().GFile(path, "rb") as f:
+    return json.loads(f.read())
+
+
+def _write_json(path: str, content: Dict[str, Any]) -> None:
+  data = json.dumps(content).encode()
+  cli.import_quietly("paragan_tf.run").write_file(path, data)
+
+
+def _gfile():
+  return cli.import_quietly("tensorflow").io.gfile
