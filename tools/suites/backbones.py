@@ -12,7 +12,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from tools.suites import meanwhile
+from tools.suites import learning, meanwhile
 from tools.suites.meanwhile import Meanwhile
 from tools.suites.ours import Ours
 from tools.suites.rounds import add_spread, say, spread, take_turns
@@ -47,6 +47,8 @@ _MORE = {
 
 def run(options: Options) -> Result:
   """Returns a table to read and the figures by name."""
+  if options.quality:
+    return learning.run(options.quick)
   watch = Meanwhile()
   say(f"Starting {len(NAMES)} processes; the load is {watch.load:.1f}.")
   workers = {name: _worker(name) for name in NAMES}

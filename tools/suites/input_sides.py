@@ -100,6 +100,7 @@ class Counted:
     self.num_bytes = 0
 
   def __call__(self, *args: Any) -> bytes:
+    """Reads as `read` does."""
     content = self._read(*args)
     with self._lock:
       self.num_bytes += len(content)

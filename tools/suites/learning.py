@@ -10,29 +10,39 @@ import functools
 import time
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
 from tools.suites.ours import load
 from tools.suites.rounds import say
+from tools.suites.suite import Result
 from tools.suites.workers import Worker, closing
 
 _QUICK_SECONDS, _FULL_SECONDS = 120, 1200
 _NUM_LOOKS = 4
 _STEPS_AT_ONCE = 20
 _NUM_SAMPLES, _NUM_REFERENCE = 5000, 10000
+_NETS = ("Generator", "Discriminator")
 # One turn of each, large rates and a short memory: for minutes, not for days.
 _SHORT = (
   "Experiment.batch_size = 32",
-  "schedule.Sequential.num_d_steps = 1",
-  "schedule.Sequential.g_batch_size = None",
-  "schedule.Sequential.reuse_fakes = True",
-  "ema.Ema.decay = 0.995",
-  "ema.Ema.start_step = 0",
+  "Experiment.augment = None",
+  "Experiment.ema = @Ema",
+  "InputFn.conditional = True",
+  "Sequential.num_d_steps = 1",
+  "Sequential.g_batch_size = None",
+  "Sequential.reuse_fakes = True",
+  "Ema.decay = 0.995",
+  "Ema.start_step = 0",
+  "g/Adam.learning_rate = 5e-4",
 )
-# Name: the width of both nets, and more gin bindings.
+_FAST_D = ("d/Adam.learning_rate = 1e-3",)
+# Name: the width of both nets, and more gin bindings. BigGAN has four times its
+# width in channels, the others as many.
 SIDES: Dict[str, Tuple[int, Sequence[str]]] = {
-  "sngan": (32, ()),
-  "sagan": (32, ()),
-  "biggan": (16, ()),
-  "wgan_gp": (32, ()),
+  "sngan": (32, _FAST_D),
+  "sagan": (32, _FAST_D),
+  "biggan": (8, _FAST_D),
+  "wgan_gp": (32, ("d/Adam.learning_rate = 5e-4",)),
 }
 
 
@@ -70,35 +80,46 @@ class Learner:
     values = self._experiment.measure(_NUM_SAMPLES, _NUM_REFERENCE)
     return [value.floor for value in values]
 
-  def picture(self) -> bytes:
-    """Returns samples as a PNG."""
-    import tensorflow as tf
-
-    return tf.io.encode_png(self._experiment.grid()).numpy()
+  def picture(self) -> np.ndarray:
+    """Returns samples, a class a column."""
+    return np.asarray(self._experiment.grid())
 
 
-def run(quick: bool) -> Tuple[Dict[str, List[Look]], List[float]]:
-  """Trains all; returns what was seen, and what real images get."""
+def run(quick: bool) -> Result:
+  """Trains all; returns a table to read, the figures and a picture."""
   seconds = _QUICK_SECONDS if quick else _FULL_SECONDS
   looks: Dict[str, List[Look]] = {}
+  pictures: Dict[str, np.ndarray] = {}
   floor: List[float] = []
-  for name, (width, more) in SIDES.items():
+  for name in SIDES:
     say(f"{name} for {seconds / 60:.0f} minutes.")
-    bindings = (
-      f"{name}.Generator.width = {width}",
-      f"{name}.Discriminator.width = {width}",
-      *_SHORT,
-      *more,
-    )
-    file = f"gin/runs/{name}_cifar10.gin"
-    worker = Worker(name, functools.partial(Learner, file, bindings))
+    worker = Worker(name, functools.partial(Learner, *_config(name)))
     with closing([worker]):
       looks[name] = []
       for i in range(_NUM_LOOKS + 1):
         looks[name].append(worker.ask("run", seconds * i / _NUM_LOOKS))
         say(f"{name}: {line(looks[name][-1])}")
       floor = worker.ask("floor")
-  return looks, floor
+      pictures[name] = worker.ask("picture")
+  return Result(
+    table(looks, floor), gather(looks, floor), lambda path: draw(path, pictures)
+  )
+
+
+def _config(name: str) -> Tuple[str, Sequence[str]]:
+  """Returns the gin file and the bindings of a backbone."""
+  width, more = SIDES[name]
+  widths = [f"{name}.{net}.width = {width}" for net in _NETS]
+  return f"gin/runs/{name}_cifar10.gin", (*widths, *_SHORT, *more)
+
+
+def draw(path: str, pictures: Dict[str, np.ndarray]) -> None:
+  """Writes the samples of all, side by side."""
+  import PIL.Image
+
+  gap = np.full([*next(iter(pictures.values())).shape[:1], 8, 3], 255, np.uint8)
+  parts = [x for picture in pictures.values() for x in (gap, picture)][1:]
+  PIL.Image.fromarray(np.concatenate(parts, 1)).save(path)
 
 
 def line(look: Look) -> str:
