@@ -6,6 +6,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf.data import preflight
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.apart import Apart
@@ -155,6 +156,14 @@ class Experiment:
   def images_per_step(self) -> int:
     """Real images that one step takes, over all replicas."""
     return self.batch_size * self.step.schedule.num_batches
+
+  def check_input(self) -> None:
+    """Says in a `ValueError` why training could not work on the input."""
+    preflight.check(self.input_fn, self.images_per_step)
+
+  def input_remarks(self) -> List[str]:
+    """Returns what is odd about the input, and no error."""
+    return preflight.remarks(self.input_fn)
 
   def dataset(self, start_step: int) -> tf.distribute.DistributedDataset:
     """Returns the batches of each replica, from `start_step` on."""

@@ -15,8 +15,16 @@ from paragan_tf.outputs.progress import Progress
 from paragan_tf.outputs.records import Records, write_file
 
 _CONFIG = "config.gin"
-# How long to train and how often to look may change when a run goes on.
-_FREE = ("run.Run.", "estimator.")
+# How long to train, how often to look and how far to read ahead may change when
+# a run goes on.
+_FREE = (
+  "run.Run.",
+  "estimator.",
+  "encoded.Streaming.adaptive",
+  "encoded.Streaming.cache_bytes",
+  "encoded.Streaming.max_",
+  "encoded.Streaming.min_",
+)
 
 
 class InputError(Exception):
@@ -90,7 +98,12 @@ class Run:
     )
 
   def open(self) -> None:
-    """Makes the folder, saves the config and opens the record."""
+    """Looks at the input, makes the folder, saves the config, opens the record.
+
+    Where nothing is left to train, the input is not looked at.
+    """
+    if self.done < self.num_steps:
+      self.experiment.check_input()
     if self._processes.is_chief:
       _write_config(self.model_dir, self._config)
       self._records = Records(self.model_dir)

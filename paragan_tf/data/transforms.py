@@ -118,8 +118,9 @@ def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
   """Returns `[h, w, channels]`, uint8, of JPEG, PNG, WebP, BMP or GIF bytes."""
   # Padded, for a file may be shorter than its head.
   head = tf.strings.join([tf.strings.substr(encoded, 0, 12), " " * 12])
-  is_jpeg = tf.strings.substr(head, 0, 2) == b"\xff\xd8"
-  is_webp = tf.strings.substr(head, 8, 4) == "WEBP"
+  # Not `==`, which compares objects in Estimator's graphs.
+  is_jpeg = tf.equal(tf.strings.substr(head, 0, 2), b"\xff\xd8")
+  is_webp = tf.equal(tf.strings.substr(head, 8, 4), "WEBP")
 
   def jpeg():
     # As Pillow and others decode; TensorFlow's default is off by up to 7.

@@ -1,0 +1,122 @@
+"""Looks at the input before the first step: on a device, errors are obscure."""
+
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.data.encoded import Encoded
+from paragan_tf.types import ImageSpec
+
+_MOST = 64  # Images to look at.
+_ROUNDING = 1e-3
+
+
+def check(input_fn: Any, images_per_step: int) -> None:
+  """Says in a `ValueError` why training could not work on this input.
+
+  Args:
+    input_fn: An `InputFn`, or what is like one.
+    images_per_step: Real images that one step takes, over all replicas.
+  """
+  count = input_fn.num_images
+  if count is not None and count < images_per_step:
+    raise ValueError(
+      f"'{input_fn.name}' must have as many images as one step takes, "
+      f"{images_per_step}, got {count}: lower `Experiment.batch_size`, or keep "
+      "fewer to measure with (`num_heldout`)."
+    )
+  source = getattr(input_fn, "source", None)
+  if source is not None and source.train.labels is not None:
+    check_labels(input_fn.name, source.train.labels, len(source.label_names))
+  data = input_fn({"batch_size": min(images_per_step, _MOST)})
+  check_batch(input_fn.name, first(input_fn, data), input_fn.spec)
+
+
+def first(input_fn: Any, data: tf.data.Dataset) -> List[np.ndarray]:
+  """Returns the first element; why there is none is a `ValueError`."""
+  try:
+    return [part.numpy() for part in next(iter(data))]
+  except StopIteration as e:
+    raise ValueError(
+      f"'{input_fn.name}' must give images, and its stream ends before the "
+      "first batch: see that it is not empty, and repeats."
+    ) from e
+  except tf.errors.OpError as e:
+    reason = input_fn.failure or str(e).strip().splitlines()[0]
+    raise ValueError(f"'{input_fn.name}' gives no batch: {reason}") from e
+
+
+def check_batch(
+  name: str, batch: Sequence[np.ndarray], spec: ImageSpec
+) -> None:
+  """Says what is wrong with a batch of images, and labels if there are any."""
+  images = batch[0]
+  shape = (spec.resolution, spec.resolution, spec.channels)
+  if images.dtype != np.float32 or images.shape[1:] != shape:
+    raise ValueError(
+      f"Images of '{name}' must be float32 [b, {', '.join(map(str, shape))}], "
+      f"got {images.dtype} {list(images.shape)}."
+    )
+  if not np.all(np.isfinite(images)):
+    raise ValueError(
+      f"Images of '{name}' must be numbers, and some pixels are NaN or "
+      "infinite: look at how they are decoded."
+    )
+  low, high = float(images.min()), float(images.max())
+  if low < -1 - _ROUNDING or high > 1 + _ROUNDING:
+    raise ValueError(
+      f"Images of '{name}' must be in [-1, 1], got [{low:.4g}, {high:.4g}]: "
+      "give uint8, or divide by 127.5 and subtract 1."
+    )
+  if low == high:
+    raise ValueError(
+      f"Images of '{name}' must differ, and all pixels of the first "
+      f"{len(images)} are {low:.4g}: look at how they are decoded."
+    )
+  if spec.num_classes:
+    check_labels(name, batch[1], spec.num_classes)
+
+
+def check_labels(name: str, labels: np.ndarray, num_classes: int) -> None:
+  """Says which labels are no class ids."""
+  low, high = int(np.min(labels)), int(np.max(labels))
+  if low < 0 or high >= num_classes:
+    raise ValueError(
+      f"Labels of '{name}' must be from 0 to {num_classes - 1}, got {low} to "
+      f"{high}: count classes from 0, or mend `num_classes`."
+    )
+
+
+def remarks(input_fn: Any) -> List[str]:
+  """Returns what is odd about the input, and no error."""
+  source = getattr(input_fn, "source", None)
+  if source is None:
+    return []
+  found = []
+  train = source.train
+  if isinstance(train, Encoded):
+    used = np.bincount(train.path, minlength=len(train.paths))
+    heldout = source.heldout
+    if isinstance(heldout, Encoded) and heldout.paths == train.paths:
+      used += np.bincount(heldout.path, minlength=len(train.paths))
+    empty = [train.paths[i] for i in np.flatnonzero(used == 0)]
+    if empty:
+      found.append(f"{len(empty)} files have no images, as '{empty[0]}'.")
+  if train.labels is not None and source.label_names:
+    counts = np.bincount(train.labels, minlength=len(source.label_names))
+    found += _uneven(dict(zip(source.label_names, counts)))
+  return found
+
+
+def _uneven(counts: Dict[str, int]) -> List[str]:
+  missing = [name for name, count in counts.items() if not count]
+  if missing:
+    return [f"{len(missing)} classes have no images, as '{missing[0]}'."]
+  ordered = sorted(counts.items(), key=lambda item: item[1])
+  (least, few), (most, many) = ordered[0], ordered[-1]
+  if many <= 10 * few:
+    return []
+  return [
+    f"Classes are uneven: '{least}' has {few:,} images, '{most}' {many:,}."
+  ]

@@ -1,0 +1,111 @@
+"""A run whose images stay on disk: exact, on every engine, and if one is lost."""
+
+import gc
+import os
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf import config, experiment
+from paragan_tf.outputs import records
+from paragan_tf.run import InputError, Run
+from tests import run_test, testing
+
+NUM = 40
+STREAMED = [
+  *run_test.LINEAR,
+  "InputFn.source = @sources.folder",
+  "folder.channels = 1",
+  "folder.num_heldout = 4",
+  "Streaming.cache_bytes = 0",
+  "Streaming.window = 8",
+]
+
+
+class StreamedRunTest(tf.test.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.root = os.path.join(self.get_temp_dir(), self._testMethodName)
+    self.images = f"{self.root}/images"
+    random = np.random.RandomState(0)
+    for i in range(NUM):
+      os.makedirs(f"{self.images}/{i % 4}", exist_ok=True)
+      pixels = random.randint(256, size=[32, 32, 1]).astype(np.uint8)
+      with open(f"{self.images}/{i % 4}/{i}.png", "wb") as f:
+        f.write(tf.io.encode_png(pixels).numpy())
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def make(self, folder, num_steps, *more, strategy=None, engine="strategy"):
+    """Returns a run that is ready to train."""
+    bindings = [
+      *run_test.TINY,
+      *STREAMED,
+      f"folder.path = '{self.images}'",
+      f"Run.num_steps = {num_steps}",
+      *more,
+    ]
+    config.load(["gin/runs/fashion.gin"], bindings)
+    built = experiment.Experiment(strategy or run_test.ONE("/cpu:0"))
+    folder = f"{self.root}/{folder}"
+    other = built.estimator(folder) if engine == "tpu_estimator" else None
+    return Run(built, folder, other)
+
+  def train(self, *args, **kwargs):
+    """Trains, and returns the values of all variables and the folder."""
+    made = self.make(*args, **kwargs)
+    made.open()
+    made()
+    made._inner = None
+    gc.collect()
+    return run_test.values(made), made.model_dir
+
+  def test_it_goes_on_bit_for_bit_with_another_depth(self):
+    whole, folder = self.train("whole", 12)
+    self.train("parts", 4)
+    parts, _ = self.train(
+      "parts", 12, "Streaming.min_depth = 9", "Streaming.max_readers = 5"
+    )
+    self.assertAllEqual(sorted(parts), sorted(whole))
+    for name, value in whole.items():
+      self.assertAllEqual(parts[name], value, name)
+    last = [x for x in records.read(folder) if "input/depth" in x][-1]
+    self.assertBetween(last["input/readers"], 2, 32)
+    self.assertBetween(last["input/depth"], 2, 64)
+    self.assertEqual(last["input/retries"], 0)
+
+  def test_engines_and_replicas_agree(self):
+    one, _ = self.train("one", 4)
+    estimator, _ = self.train("estimator", 4, engine="tpu_estimator")
+    four, _ = self.train("four", 4, strategy=testing.strategy())
+    for name, value in one.items():
+      self.assertAllClose(estimator[name], value, atol=1e-6, msg=name)
+      self.assertAllClose(four[name], value, atol=1e-6, msg=name)
+
+  def test_a_lost_file_ends_the_run_and_nothing_is_lost(self):
+    whole, _ = self.train("whole", 20)
+    made = self.make("lost", 20)
+    made.open()
+    made.train(4)
+    lost = [f for f in os.listdir(f"{self.images}/2")]
+    for name in lost:
+      os.rename(f"{self.images}/2/{name}", f"{self.root}/{name}")
+    with self.assertRaisesRegex(InputError, r"'.*/2/\d+.png' cannot be read"):
+      made.train(20)
+    reached = made.done
+    self.assertBetween(reached, 4, 19)
+    self.assertTrue(made._saved.endswith(f"-{reached}"))
+    made._inner = None
+    gc.collect()
+    for name in lost:
+      os.rename(f"{self.root}/{name}", f"{self.images}/2/{name}")
+    again, _ = self.train("lost", 20)
+    for name, value in whole.items():
+      self.assertAllEqual(again[name], value, name)
+
+
+if __name__ == "__main__":
+  tf.test.main()

@@ -1,0 +1,218 @@
+"""Looks at everything a run needs, before it is needed.
+
+python -m tools.doctor --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion
+
+Ends with exit code 0 if the run can start, else with 2.
+"""
+
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from absl import flags
+
+from tools import cli
+
+_GIN_FILE = flags.DEFINE_multi_string(
+  "gin_file", None, "Config file; several are read in order.", required=True
+)
+_GIN_BINDINGS = flags.DEFINE_multi_string(
+  "gin_bindings", [], "A single binding, read after the files."
+)
+_MODEL_DIR = flags.DEFINE_string("model_dir", "runs", "Folder of the run.")
+
+# Those that only work together as they are pinned.
+_PINNED = (
+  "tensorflow",
+  "tensorflow-estimator",
+  "tensorflow-gan",
+  "tensorflow-probability",
+  "numpy",
+  "gin-config",
+)
+_CHECKPOINTS = 5  # That a run keeps.
+_GB = 1e9
+
+
+class Finding(NamedTuple):
+  """What was found out: `mark` is "ok", "note" or "error"."""
+
+  mark: str
+  about: str
+  text: str
+
+  def __str__(self) -> str:
+    return f"{self.mark:6}{self.about:10}{self.text}"
+
+
+def main():
+  """Reads the flags, looks, and says what was found."""
+  findings = show(versions())
+  if any(x.mark == "error" for x in findings):  # Nothing else would import.
+    sys.exit(2)
+  module = cli.import_quietly("paragan_tf.run")
+  findings += show(devices())
+  findings += show(space(_MODEL_DIR.value))
+  experiment = None
+  try:
+    module.config.load(_GIN_FILE.value, _GIN_BINDINGS.value)
+    experiment = module.Experiment(module.strategies.choose().strategy)
+  except ValueError as e:
+    findings += show([Finding("error", "config", " ".join(str(e).split()))])
+  if experiment is not None:
+    findings += show(model(experiment, _MODEL_DIR.value))
+    findings += show(data(experiment))
+  wrong = sum(x.mark == "error" for x in findings)
+  if wrong:
+    print(f"{wrong} thing(s) must be mended first.")
+    sys.exit(2)
+  print("The run can start.")
+
+
+def show(findings: List[Finding]) -> List[Finding]:
+  """Prints findings as they come, for some take a while."""
+  for finding in findings:
+    print(finding, flush=True)
+  return findings
+
+
+def versions() -> List[Finding]:
+  """Compares what is installed with the pins of the package."""
+  found = [Finding("ok", "python", platform.python_version())]
+  if not (3, 9) <= sys.version_info[:2] <= (3, 11):
+    text = f"{platform.python_version()}: TensorFlow 2.15 needs 3.9 to 3.11."
+    found = [Finding("error", "python", text)]
+  for name in _PINNED:
+    found.append(_version(name, _pins().get(name)))
+  return found
+
+
+def _pins() -> Dict[str, str]:
+  """Returns the pinned versions of what the lock lists."""
+  path = os.path.join(os.path.dirname(__file__), "..", "requirements.lock")
+  try:
+    with open(path) as f:
+      lines = [line.split(";")[0].strip() for line in f if "==" in line]
+  except OSError:  # Installed without its tools' folder.
+    return {}
+  return dict(line.split("==") for line in lines if line[0].isalpha())
+
+
+def _version(name: str, pinned: Optional[str]) -> Finding:
+  try:
+    installed = metadata.version(name)
+  except metadata.PackageNotFoundError:
+    text = f"{name} is not installed: `pip install -r requirements.lock`."
+    return Finding("error", "package", text)
+  if pinned is not None and installed != pinned:
+    text = f"{name} is {installed}, tested with {pinned}."
+    return Finding("note", "package", text)
+  return Finding("ok", "package", f"{name} {installed}")
+
+
+def devices() -> List[Finding]:
+  """Says what there is to compute with."""
+  import tensorflow as tf
+
+  found = [Finding("ok", "devices", f"{os.cpu_count()} CPU cores")]
+  gpus = tf.config.list_physical_devices("GPU")
+  for gpu in gpus:
+    name = tf.config.experimental.get_device_details(gpu).get("device_name")
+    found.append(Finding("ok", "devices", f"{name or gpu.name}"))
+  if not gpus:
+    text = "No GPU; a Cloud TPU is chosen with `--tpu` when training."
+    found.append(Finding("note", "devices", text))
+  return found
+
+
+def space(folder: str) -> List[Finding]:
+  """Says how much room there is for the run."""
+  if "://" in folder:
+    return [Finding("note", "disk", f"'{folder}' is elsewhere, not measured.")]
+  there = _existing(folder)
+  if not os.access(there, os.W_OK):
+    text = f"'{there}' cannot be written: give another `--model_dir`."
+    return [Finding("error", "disk", text)]
+  free = shutil.disk_usage(there).free / _GB
+  found = [Finding("ok" if free > 1 else "note", "disk", f"{free:.1f} GB free")]
+  memory = _free_memory()
+  if memory is not None:
+    found.append(Finding("ok", "memory", f"{memory / _GB:.1f} GB free"))
+  return found
+
+
+def _existing(folder: str) -> str:
+  """Returns the folder, or what is there of the path to it."""
+  there = os.path.abspath(folder)
+  while not os.path.isdir(there):
+    there = os.path.dirname(there)
+  return there
+
+
+def _free_memory() -> Optional[float]:
+  try:
+    with open("/proc/meminfo") as f:
+      fields = dict(line.split(":") for line in f)
+  except OSError:  # Not on Linux.
+    return None
+  return 1024.0 * int(fields["MemAvailable"].split()[0])
+
+
+def model(experiment: Any, folder: str) -> List[Finding]:
+  """Says how large the nets are, and whether they fit."""
+  found = [Finding("ok", "config", x) for x in experiment.summary().split("\n")]
+  step = experiment.step
+  weights = sum(
+    variable.shape.num_elements()
+    for side in step.players.values()
+    for variable in side.net.trainable_variables
+  )
+  state = 4.0 * sum(v.shape.num_elements() for v in step.variables)
+  num_replicas = experiment.strategy.num_replicas_in_sync
+  needed = num_replicas * (state + 4.0 * weights)
+  text = (
+    f"{weights:,} weights; weights, their gradients and optimizers "
+    f"{needed / _GB:.2f} GB, activations come on top"
+  )
+  free = _free_memory()
+  if free is not None and needed > free:
+    text += f"; {free / _GB:.1f} GB are free"
+  found.append(
+    Finding("ok" if free is None or needed < free else "error", "model", text)
+  )
+  if "://" not in folder:
+    found += _checkpoints(state, folder)
+  return found
+
+
+def _checkpoints(state: float, folder: str) -> List[Finding]:
+  free = shutil.disk_usage(_existing(folder)).free
+  if _CHECKPOINTS * state > free:
+    text = (
+      f"{_CHECKPOINTS} checkpoints need {_CHECKPOINTS * state / _GB:.1f} GB, "
+      f"{free / _GB:.1f} are free: make room, or give another `--model_dir`."
+    )
+    return [Finding("error", "disk", text)]
+  return []
+
+
+def data(experiment: Any) -> List[Finding]:
+  """Looks at the images as training would."""
+  input_fn = experiment.input_fn
+  try:
+    experiment.check_input()
+  except ValueError as e:
+    return [Finding("error", "data", " ".join(str(e).split()))]
+  found = [Finding("note", "data", x) for x in experiment.input_remarks()]
+  text = (
+    f"'{input_fn.name}', {input_fn.num_images:,} images; the first batch is "
+    "as it must be"
+  )
+  return [Finding("ok", "data", text), *found]
+
+
+if __name__ == "__main__":
+  cli.run(main)
