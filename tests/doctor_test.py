@@ -1,0 +1,87 @@
+"""The doctor finds what would stop a run, and says it in a line each."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import gin
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf import config, experiment
+from tools import doctor
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def marks(findings, about):
+  """Returns the marks of what was found about something."""
+  return [x.mark for x in findings if x.about == about]
+
+
+class DoctorTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def experiment(self, *bindings):
+    """Returns the smoke run, as it would be trained."""
+    config.load(["gin/runs/smoke.gin"], bindings)
+    return experiment.Experiment(tf.distribute.OneDeviceStrategy("/cpu:0"))
+
+  def test_packages_are_those_of_the_lock(self):
+    found = doctor.versions()
+    self.assertEqual(marks(found, "python"), ["ok"])
+    self.assertEqual(marks(found, "package"), ["ok"] * 6)
+
+  def test_another_version_is_noted_and_a_missing_one_is_an_error(self):
+    self.assertEqual(doctor._version("numpy", "0.1").mark, "note")
+    self.assertEqual(doctor._version("no-such-package", "0.1").mark, "error")
+
+  def test_a_folder_that_is_not_there_yet_is_measured(self):
+    found = doctor.space(os.path.join(self.get_temp_dir(), "a/b/c"))
+    self.assertIn("ok", marks(found, "disk"))
+
+  def test_a_folder_elsewhere_is_not_measured(self):
+    self.assertEqual(marks(doctor.space("gs://x/y"), "disk"), ["note"])
+
+  def test_a_run_that_can_start_has_no_errors(self):
+    made = self.experiment()
+    found = doctor.model(made, self.get_temp_dir()) + doctor.data(made)
+    self.assertNotIn("error", [x.mark for x in found])
+    weights = sum(
+      v.shape.num_elements()
+      for side in made.step.players.values()
+      for v in side.net.trainable_variables
+    )
+    (size,) = [x for x in found if x.about == "model"]
+    self.assertStartsWith(size.text, f"{weights:,} weights")
+
+  def test_data_that_cannot_be_trained_on_is_an_error(self):
+    made = self.experiment("sources.fashion.num_heldout = 9995")
+    (found,) = doctor.data(made)
+    self.assertEqual(found.mark, "error")
+    self.assertIn("got 5", found.text)
+
+  def test_the_program_ends_with_its_verdict(self):
+    def run(*flags):
+      command = [sys.executable, "-m", "tools.doctor", *flags]
+      return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+      )
+
+    good = run("--gin_file=gin/runs/smoke.gin")
+    self.assertEqual(good.returncode, 0, good.stderr)
+    self.assertIn("The run can start.", good.stdout)
+    bad = run(
+      "--gin_file=gin/runs/smoke.gin",
+      "--gin_bindings=InputFn.source = 'folder:no/such/folder'",
+    )
+    self.assertEqual(bad.returncode, 2)
+    self.assertRegex(bad.stdout, "error +config.*no/such/folder")
+    self.assertNotIn("Traceback", bad.stdout + bad.stderr)
+
+
+if __name__ == "__main__":
+  tf.test.main()
