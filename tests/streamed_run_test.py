@@ -1,4 +1,4 @@
-"""A run whose images stay on disk: exact, on every engine, and if one is lost."""
+"""A run whose images stay on disk: exact on every engine, even if one goes."""
 
 import gc
 import os

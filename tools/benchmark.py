@@ -11,7 +11,7 @@ from typing import Dict, Optional
 from absl import flags
 
 from tools import cli
-from tools.suites import apart, backbones, engines, step
+from tools.suites import apart, backbones, engines, inputs, step
 from tools.suites.suite import Options, Suite
 
 SUITES: Dict[str, Suite] = {
@@ -19,6 +19,7 @@ SUITES: Dict[str, Suite] = {
   "engines": engines.run,
   "async": apart.run,
   "backbones": backbones.run,
+  "input": inputs.run,
 }
 
 _SUITE = flags.DEFINE_string(

@@ -97,16 +97,18 @@ class Transform:
 def resized(image: tf.Tensor, resolution: int, how: str) -> tf.Tensor:
   """Brings uint8 images, one or a batch, to the resolution."""
   size = (resolution, resolution)
-  if tuple(image.shape[-3:-1]) == size:
-    return image
-  one = image.shape.rank == 3
-  batch = image[None] if one else image
-  if how == "area":
-    batch = tf.image.resize(tf.cast(batch, tf.float32), size, "area")
-  else:
-    batch = tf.image.resize(batch, size, how, antialias=True)
-  batch = tf.saturate_cast(tf.round(batch), tf.uint8)
-  return batch[0] if one else batch
+  antialias = how != "area"  # Which is by itself.
+
+  def resize():
+    floats = tf.image.resize(
+      tf.cast(image, tf.float32), size, how, antialias=antialias
+    )
+    return tf.saturate_cast(tf.round(floats), tf.uint8)
+
+  is_there = tf.reduce_all(tf.equal(tf.shape(image)[-3:-1], size))
+  result = tf.cond(is_there, lambda: image, resize)
+  result.set_shape([*image.shape[:-3], *size, image.shape[-1]])
+  return result
 
 
 def _uniform(shape, seed: int, place: tf.Tensor, purpose: int) -> tf.Tensor:

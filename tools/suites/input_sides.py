@@ -58,11 +58,12 @@ def write_set(folder: str) -> None:
         # Noise, so that the files are as large as photographs of this size.
         noise = np.random.RandomState(row).randint(0, 64, [32, 32, 1])
         pixels = (images.pixels[row] // 2 + noise).astype(np.uint8)
-        writer.write(_example(tf.io.encode_png(pixels).numpy(), 0))
+        writer.write(example(tf.io.encode_png(pixels).numpy(), 0))
   _write_manifest(folder, files)
 
 
-def _example(image: bytes, label: int) -> bytes:
+def example(image: bytes, label: int) -> bytes:
+  """Returns a record."""
   import tensorflow as tf
 
   feature = {
@@ -137,8 +138,8 @@ class Side:
     self._read = Counted(reading.Patient())
     self._blocks.read_fn = self._read
 
-  def run(self, warm_seconds: float, seconds: float, begin=None) -> Trace:
-    """Feeds the device for so long; `begin` is called after the warm-up."""
+  def run(self, warm_seconds: float, seconds: float) -> Trace:
+    """Feeds the device for so long, after a warm-up that does not count."""
     data = self._data()
     self._read.num_bytes = num_taken = 0
     elements = iter(data)
@@ -150,8 +151,6 @@ class Side:
       if not warm and now - started >= warm_seconds:
         started, warm = now, True
         rows = []
-        if begin is not None:
-          begin()
       next(elements)
       num_taken += BATCH_SIZE
       there = time.monotonic()
