@@ -165,6 +165,10 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     os.remove(os.path.join(self.root, "a.jpg"))
     self.assert_broken(data[:-10], "cut short: JPEG")
 
+  def test_a_marker_may_come_after_more_than_one_ff(self):
+    data = encoded("JPEG")
+    self.assert_whole(data[:2] + b"\xff\xff" + data[2:] + b"behind")
+
   def test_a_progressive_image_passes(self):
     self.assert_whole(encoded("JPEG", progressive=True) + b"behind")
 

@@ -175,10 +175,10 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_files_are_of_100_mb_by_default(self):
     images = originals.FolderImages(
-      "x", "", ("a",) * 10, np.full([10], 34_000_000), None, ()
+      "x", "", ("a",) * 10, np.full([10], 37_000_000), None, ()
     )
     plan = make_tfrecords.make_plan(images, make_tfrecords.Arguments("x"))
-    self.assertEqual([len(rows) for rows in plan.values()], [4, 3, 3])
+    self.assertEqual([len(rows) for rows in plan.values()], [3, 3, 2, 2])
     small = images.part(np.arange(1))
     plan = make_tfrecords.make_plan(small, make_tfrecords.Arguments("x"))
     self.assertEqual([rows.tolist() for rows in plan.values()], [[0]])
