@@ -6,6 +6,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf import collectives
 from paragan_tf.data import preflight
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
@@ -25,6 +26,7 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Schedule, Sequential
+from paragan_tf.nets.norms import batch_norms
 from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.outputs import checkpoints, features, metrics, samples
 from paragan_tf.sync.exchange import AllReduce, Exchange
@@ -131,6 +133,7 @@ class Experiment:
     twin = self._player("g", "g_ema", seed).net
     apart = None
     if schedule.roles:
+      _check_alone(schedule, {"g": g.net, "d": d.net})
       apart = self._apart(schedule, {"g": g.exchange, "d": d.exchange}, seed)
     augment = self._augment and self._augment()
     average = ema(g.net, twin)
@@ -272,6 +275,25 @@ class Experiment:
     labels = np.tile(np.arange(columns), rows)
     return samples.grid(self.sampler(labels, _SAMPLE_SEED), columns)
 
+  @property
+  def mixes_classes(self) -> bool:
+    """Whether G draws between two classes; a user's net may know ids only."""
+    return self.spec.num_classes > 1 and "g" not in self._nets
+
+  def interpolation(self, rows: int = 8, columns: int = 8) -> np.ndarray:
+    """Returns a picture whose rows go from a class to the next one.
+
+    Each row has one latent code, and from left to right more of the next class.
+    """
+    first = np.arange(rows) % self.spec.num_classes
+    classes = np.eye(self.spec.num_classes, dtype=np.float32)
+    left, right = classes[first], np.roll(classes, -1, 0)[first]
+    shares = np.linspace(0.0, 1.0, columns)[None, :, None]
+    labels = left[:, None] + shares * (right - left)[:, None]
+    z = np.repeat(self.sampler.codes(rows, _SAMPLE_SEED), columns, 0)
+    labels = labels.reshape([rows * columns, -1])
+    return samples.grid(self.sampler(labels, _SAMPLE_SEED, z=z), columns)
+
   def measure(
     self,
     num_samples: Optional[int],
@@ -344,6 +366,19 @@ class Experiment:
         f"{type(side.exchange).__name__}"
       )
     return "\n".join(lines)
+
+
+def _check_alone(schedule: Schedule, nets: Mapping[str, Net]) -> None:
+  """Refuses norms that wait for replicas which play the other player."""
+  if schedule.plays_both(collectives.num_replicas()):
+    return
+  for name, net in nets.items():
+    if any(norm.group_size != 1 for norm in batch_norms(net)):
+      raise ValueError(
+        f"Norms of `{name}` ask all replicas for their moments, and with "
+        f"`{type(schedule).__name__}` some of them play the other player: set "
+        "`norms.BatchNorm.group_size = 1`."
+      )
 
 
 def _kind(net: Net) -> str:

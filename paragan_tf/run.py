@@ -218,6 +218,7 @@ class Run:
   ) -> List[metrics.MetricValue]:
     """Draws, measures and reports; the chief's work."""
     self._sample(self.done, {})
+    self._interpolate()
     values = self._measured(num_samples or self._num_metric_samples)
     for value in values:
       real = "" if value.floor is None else f"  (real {value.floor:.4f})"
@@ -269,6 +270,14 @@ class Run:
     scale = samples.scale_for(self.experiment.spec.resolution)
     samples.write_png(samples.png_path(self.model_dir, step), grid, scale)
     self._records.image(step, "samples", grid)
+
+  def _interpolate(self) -> None:
+    if self._records is None or not self.experiment.mixes_classes:
+      return
+    grid = self.experiment.interpolation()
+    scale = samples.scale_for(self.experiment.spec.resolution)
+    samples.write_png(samples.interpolation_path(self.model_dir), grid, scale)
+    self._records.image(self.done, "interpolation", grid)
 
 
 def prepare(

@@ -172,6 +172,18 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       [x["for"] for x in page.all("label")], ["grid30", "grid100", "grid2000"]
     )
 
+  def test_the_way_between_classes_is_shown_where_it_was_drawn(self):
+    self.write_grids(1)
+    self.assertNotIn("From class to class", self.page().text)
+    path = samples.interpolation_path(self.folder)
+    samples.write_png(path, np.full([4, 4, 3], 9, np.uint8))
+    page = self.page()
+    self.assertIn("From class to class", page.text)
+    with open(path, "rb") as f:
+      expected = base64.b64encode(f.read()).decode()
+    self.assertEqual(page.all("img")[1]["src"].split(",")[1], expected)
+    self.assertLen(page.all("input"), 1)
+
   def test_few_of_many_grids_are_embedded_with_first_and_last(self):
     self.write_grids(*range(1, 31))
     steps = [int(x["id"][4:]) for x in self.page().all("input")]

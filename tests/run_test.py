@@ -10,8 +10,8 @@ from absl.testing import parameterized
 
 from paragan_tf import config, experiment
 from paragan_tf.engine import strategies
-from paragan_tf.nets import linear  # noqa: F401 - For gin to know it.
-from paragan_tf.outputs import checkpoints, records
+from paragan_tf.nets import linear
+from paragan_tf.outputs import checkpoints, records, samples
 from paragan_tf.run import Run
 from tests import testing
 
@@ -146,11 +146,48 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       {"checkpoint", "config.gin", "events", "metrics.jsonl", "report.html"},
       os.listdir(self.folder),
     )
-    self.assertEqual(os.listdir(f"{self.folder}/samples"), ["00000004.png"])
+    self.assertCountEqual(
+      os.listdir(f"{self.folder}/samples"),
+      ["00000004.png", "interpolation.png"],
+    )
     lines = records.read(self.folder)
     self.assertContainsSubset(
       {"d/loss", "g/loss", "images_per_second", "input_wait"}, lines[-1]
     )
+
+  def test_a_row_between_classes_ends_where_both_are_whole(self):
+    # A linear G knows its classes from the start.
+    config.load(["gin/runs/fashion.gin"], [*TINY, *LINEAR])
+    made = experiment.Experiment(ONE("/cpu:0"))
+    picture = made.interpolation(rows=3, columns=5)
+    self.assertEqual(picture.shape, (3 * 33 - 1, 5 * 33 - 1, 1))
+    # The second row goes from class 1 to 2, both with the second code.
+    z = np.repeat(made.sampler.codes(2, seed=1)[1:], 2, 0)
+    ends = samples.grid(made.sampler(np.array([1, 2]), 1, z=z), 2)
+    self.assertAllClose(picture[33:65, :32], ends[:, :32], atol=1)
+    self.assertAllClose(picture[33:65, -32:], ends[:, -32:], atol=1)
+    self.assertNotAllClose(ends[:, :32], ends[:, -32:], atol=1)
+    self.assertNotAllClose(picture[33:65, 66:98], ends[:, :32], atol=1)
+
+  def test_where_classes_cannot_be_mixed_nothing_is_drawn_between(self):
+    unlabeled = "input_fn.InputFn.conditional = False"
+    run(ONE("/cpu:0"), self.folder, 4, *LINEAR, unlabeled)
+    self.assertEqual(os.listdir(f"{self.folder}/samples"), ["00000004.png"])
+    config.load(["gin/runs/fashion.gin"], [*TINY, *LINEAR])
+    given = {"g": linear.Generator, "d": linear.Discriminator}
+    self.assertFalse(experiment.Experiment(ONE("/cpu:0"), given).mixes_classes)
+    self.assertTrue(experiment.Experiment(ONE("/cpu:0")).mixes_classes)
+
+  def test_norms_that_talk_are_refused_where_g_and_d_are_apart(self):
+    apart = [
+      *ASYNC[len(LINEAR) :],
+      "from paragan_tf.nets import norms",
+      "norms.BatchNorm.group_size = 'all'",
+    ]
+    config.load(["gin/runs/fashion.gin"], [*TINY, *apart])
+    with self.assertRaisesRegex(ValueError, "Norms of `g` .* = 1`"):
+      experiment.Experiment(testing.strategy())
+    experiment.Experiment(ONE("/cpu:0"))  # Where each replica plays both.
 
   def test_a_changed_config_is_refused_with_its_differences(self):
     run(ONE("/cpu:0"), self.folder, 4)

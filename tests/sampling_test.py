@@ -44,6 +44,13 @@ class SamplingTest(tf.test.TestCase):
     mixed = self.one(0.5 * shares + 0.5 * shares[::-1], seed=5)
     self.assertNotAllClose(mixed, ids, atol=1e-3)
 
+  def test_codes_are_those_that_are_drawn_by(self):
+    z = self.one.codes(7, seed=5)  # More than one batch.
+    self.assertEqual(z.shape, (7, self.one._z_dim))
+    self.assertAllClose(
+      self.one(self.labels, seed=6, z=z), self.one(self.labels, seed=5)
+    )
+
   def test_truncated_codes_are_cut_off_and_not_clipped(self):
     strategy = tf.distribute.get_strategy()
     cut = Sampler(strategy, self.one._g, True, 4000, truncation=1.0)

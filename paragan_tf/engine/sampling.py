@@ -68,6 +68,12 @@ class Sampler:
       parts.append(self._draw(codes, tf.constant(part)).numpy())
     return np.concatenate(parts)[: len(labels)]
 
+  def codes(self, num: int, seed: int) -> np.ndarray:
+    """Returns the first latent codes of a seed's sequence, `[num, z_dim]`."""
+    starts = range(0, num, self._batch_size)
+    parts = [self._codes(seed, start, None).numpy() for start in starts]
+    return np.concatenate(parts)[:num]
+
   def _codes(self, seed: int, start: int, z: Optional[np.ndarray]) -> tf.Tensor:
     shape = [self._batch_size, self._z_dim]
     if z is not None:

@@ -47,6 +47,11 @@ class Schedule:
     """Returns among how many replicas a batch of real images is shared."""
     return num_replicas
 
+  def plays_both(self, num_replicas: int) -> bool:
+    """Returns whether each replica plays both."""
+    del num_replicas
+    return True
+
   def share(self, replica: int) -> int:
     """Returns which share of a batch of real images a replica takes."""
     return replica

@@ -61,6 +61,7 @@ def write(model_dir: str) -> str:
   body = (
     _headline(name, lines, curves, metrics),
     _section("Samples", _grids(model_dir)),
+    _between_classes(model_dir),
     _section("Metrics", _metric_table(metrics)),
     _section("Curves", _charts(curves, metrics)),
     _section("Config", _config(os.path.join(model_dir, "config.gin"))),
@@ -164,6 +165,17 @@ def _grids(model_dir: str) -> str:
   if not parts:
     return _missing("No samples yet.")
   return '<div class="card grids">' + "\n".join(parts) + "</div>"
+
+
+def _between_classes(model_dir: str) -> str:
+  """Shows how samples go from class to class, where that was drawn."""
+  path = samples.interpolation_path(model_dir)
+  picture = _picture(path) if tf.io.gfile.exists(path) else ""
+  if not picture:
+    return ""
+  return _section(
+    "From class to class", f'<div class="card"><figure>{picture}</figure></div>'
+  )
 
 
 def _picture(path: str) -> str:

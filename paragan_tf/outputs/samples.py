@@ -53,6 +53,11 @@ def png_path(model_dir: str, step: int) -> str:
   return os.path.join(model_dir, "samples", f"{step:08d}.png")
 
 
+def interpolation_path(model_dir: str) -> str:
+  """Returns where the picture between classes is kept."""
+  return os.path.join(model_dir, "samples", "interpolation.png")
+
+
 def png_paths(model_dir: str) -> dict[int, str]:
   """Returns the grids of a run by step, oldest first."""
   folder = os.path.join(model_dir, "samples")
