@@ -24,6 +24,7 @@ import tensorflow as tf
 from paragan_tf.data import folder as folder  # For tools that make sets.
 from paragan_tf.data import shards as shards
 from paragan_tf.data import sources
+from paragan_tf.data import tfds_sets as tfds_sets
 from paragan_tf.data.adapted_input import AdaptedInput
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import strategies

@@ -132,50 +132,21 @@ def _folder(path: str, broken: str) -> FolderImages:
 
 
 def _tfds(name: str, split: str, data_dir: Optional[str]) -> TfdsImages:
-  info = _prepared(name, data_dir).info
-  if str(info.file_format.value) != "tfrecord":
-    raise ValueError(
-      f"'{name}' must be stored as tfrecord, not {info.file_format.value}: "
-      f"build it again with `tfds build {name} --file_format=tfrecord`."
-    )
+  sets = cli.import_quietly("paragan_tf.api").tfds_sets
+  info = sets.prepared(name, data_dir).info
   features = dict(info.features.items())
   _check_image(name, features)
-  files = info.splits[split].file_instructions
-  paths = tuple(str(file.filename) for file in files)
-  shard, offset, size = cli.import_quietly("paragan_tf.api").shards.scan(paths)
-  skip = np.array([file.skip for file in files])
-  take = np.array([file.take for file in files])
-  counts = np.bincount(shard, minlength=len(files))
-  first = np.cumsum(counts) - counts
-  place = np.arange(len(shard)) - first[shard] - skip[shard]
-  rows = np.flatnonzero((place >= 0) & (place < take[shard]))
+  index = sets.records(info, split)
   return TfdsImages(
     info.full_name,
     str(info.data_dir),
-    paths,
-    shard[rows],
-    offset[rows],
-    size[rows],
-    tuple(f"{split}-{i}" for i in range(len(rows))),
+    index.paths,
+    index.shard,
+    index.offset,
+    index.size,
+    tuple(f"{split}-{i}" for i in range(len(index.shard))),
     None,
     tuple(getattr(features.get("label"), "names", None) or ()),
-  )
-
-
-def _prepared(name: str, data_dir: Optional[str]):
-  """Returns the builder of a set that is on disk."""
-  tfds = cli.import_quietly("tensorflow_datasets")
-  folder = data_dir or tfds.core.constants.DATA_DIR
-  try:
-    builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
-    if builder.is_prepared():
-      return builder
-  except tfds.core.DatasetNotFoundError:
-    pass
-  raise ValueError(
-    f"`--source` must be a set that is prepared, tfds has no '{name}' in "
-    f"'{folder}': run `tfds build {name} --data_dir={folder}`; what it cannot "
-    f"download must lie in '{os.path.join(folder, 'downloads', 'manual')}'."
   )
 
 

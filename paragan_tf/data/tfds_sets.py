@@ -28,21 +28,40 @@ class Built:
   splits: Tuple[str, ...]
 
   def index(self, split: str) -> shards.Index:
-    """Returns where each record of a split is."""
-    if split not in self.splits:
-      raise ValueError(
-        f"`split` of '{self.info.name}' must be one of {list(self.splits)}, "
-        f"got '{split}'."
-      )
-    paths = tuple(str(path) for path in self.info.splits[split].filepaths)
-    shard, offset, size = shards.scan(paths)
-    return shards.Index(
-      paths, shard, offset, size, None, self.label_names, self.features
-    )
+    """Returns where each record of a split, or of a part of one, is."""
+    index = records(self.info, split)
+    return index._replace(label_names=self.label_names, features=self.features)
+
+
+def records(info: Any, split: str) -> shards.Index:
+  """Returns where each record of a split is; as tfds names them, parts too."""
+  try:
+    files = info.splits[split].file_instructions
+  except (KeyError, ValueError, AssertionError) as e:
+    raise ValueError(
+      f"`split` of '{info.name}' must be one of {list(info.splits)} or a part "
+      f"of one, got '{split}'."
+    ) from e
+  paths = tuple(str(file.filename) for file in files)
+  shard, offset, size = shards.scan(paths)
+  skip = np.array([file.skip for file in files])
+  take = np.array([file.take for file in files])
+  counts = np.bincount(shard, minlength=len(files))
+  first = np.cumsum(counts) - counts
+  place = np.arange(len(shard)) - first[shard] - skip[shard]
+  rows = np.flatnonzero((place >= 0) & (place < take[shard]))
+  return shards.Index(
+    paths, shard[rows], offset[rows], size[rows], None, (), shards.Features()
+  )
 
 
 def find(name: str, data_dir: Optional[str] = None) -> Built:
   """Returns a set that was built in `data_dir`."""
+  return _described(prepared(name, data_dir).info, name)
+
+
+def prepared(name: str, data_dir: Optional[str] = None) -> Any:
+  """Returns the builder of a set that was built in `data_dir`."""
   import tensorflow_datasets as tfds  # Late: it takes seconds.
 
   try:
@@ -60,10 +79,13 @@ def find(name: str, data_dir: Optional[str] = None) -> Built:
       f"'{builder.info.file_format.value}': build it with `tfds build {name} "
       "--file_format=tfrecord`."
     )
-  return _described(builder.info, name, tfds.features)
+  return builder
 
 
-def _described(info: Any, name: str, kinds: Any) -> Built:
+def _described(info: Any, name: str) -> Built:
+  import tensorflow_datasets as tfds
+
+  kinds = tfds.features
   images = _of_kind(info.features, kinds.Image)
   labels = _of_kind(info.features, kinds.ClassLabel)
   if len(images) != 1 or len(labels) > 1:

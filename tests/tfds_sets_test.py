@@ -1,0 +1,113 @@
+"""Sets of tensorflow-datasets are read where they are, or told how to make."""
+
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from absl.testing import parameterized
+
+from paragan_tf.data import sources
+from paragan_tf.data.input_fn import InputFn
+
+NUM = {"train": 12, "test": 5}
+
+
+def pixels(i):
+  """Returns an image whose color is its number."""
+  return np.full([8, 8, 3], 10 * i, np.uint8)
+
+
+class TfdsTest(tf.test.TestCase, parameterized.TestCase):
+  def store(self, name="tiny", splits=("train", "test"), **features):
+    """Stores a set on disk; images of `test` are numbered from 12 on."""
+    features = features or {
+      "picture": tfds.features.Image(shape=(8, 8, 3)),
+      "kind": tfds.features.ClassLabel(names=["cat", "dog", "owl"]),
+    }
+    values = {"picture": pixels, "kind": lambda i: i % 3, "text": str}
+    firsts = {"train": 0, "test": 12}
+    tfds.dataset_builders.store_as_tfds_dataset(
+      name=name,
+      version="1.0.0",
+      features=tfds.features.FeaturesDict(features),
+      split_datasets={
+        split: [
+          (i, {key: values[key](i) for key in features})
+          for i in range(firsts[split], firsts[split] + NUM[split])
+        ]
+        for split in splits
+      },
+      data_dir=self.get_temp_dir(),
+      file_format="tfrecord",
+      download_config=tfds.download.DownloadConfig(num_shards=2),
+    )
+
+  def source(self, name="tiny", **options):
+    """Returns the source."""
+    return sources.tfds(name, data_dir=self.get_temp_dir(), **options)
+
+  def seen(self, source):
+    """Returns the numbers and labels of the images of an epoch."""
+    input_fn = InputFn(lambda: source, resolution=8)
+    (element,) = input_fn({"batch_size": input_fn.num_images}).take(1)
+    numbers = np.round((element[0][:, 0, 0, 0] + 1.0) * 12.75).astype(int)
+    return numbers, element[1].numpy(), input_fn
+
+  def test_images_and_labels_come_from_the_split(self):
+    self.store()
+    numbers, labels, input_fn = self.seen(self.source())
+    self.assertCountEqual(numbers, range(12))
+    self.assertAllEqual(labels, numbers % 3)
+    self.assertEqual(input_fn.source.label_names, ("cat", "dog", "owl"))
+    heldout = input_fn.heldout()
+    self.assertCountEqual(heldout.pixels[:, 0, 0, 0] // 10, range(12, 17))
+    self.assertAllEqual(heldout.labels, heldout.pixels[:, 0, 0, 0] // 10 % 3)
+
+  def test_a_part_of_a_split_can_be_taken(self):
+    self.store()
+    numbers, _, _ = self.seen(self.source(split="train[:4]"))
+    self.assertLen(set(numbers), 4)
+
+  def test_without_a_test_split_some_images_are_kept_back(self):
+    self.store("single", splits=("train",))
+    source = self.source("single", num_heldout=3)
+    numbers, _, input_fn = self.seen(source)
+    kept = input_fn.heldout().pixels[:, 0, 0, 0] // 10
+    self.assertCountEqual([*numbers, *kept], range(12))
+
+  def test_what_is_not_built_says_how_to(self):
+    folder = self.get_temp_dir()
+    with self.assertRaisesRegex(
+      ValueError,
+      f"'mnist' is not in '{folder}': build it with `tfds build mnist "
+      f"--data_dir={folder}`.*'{folder}/downloads/manual'",
+    ):
+      self.source("mnist")
+
+  def test_what_nobody_knows_is_told(self):
+    with self.assertRaisesRegex(ValueError, "has no set 'no_such_set'"):
+      self.source("no_such_set")
+
+  def test_an_unknown_split_is_told(self):
+    self.store()
+    with self.assertRaisesRegex(ValueError, r"one of \['train', 'test'\] or a"):
+      self.source(split="nope")
+
+  def test_what_has_no_image_is_told(self):
+    self.store("words", splits=("train",), text=tfds.features.Text())
+    with self.assertRaisesRegex(ValueError, "'words' must have one image.*no"):
+      self.source("words")
+
+  def test_another_format_is_told(self):
+    builder = mock.Mock()
+    builder.info.file_format.value = "array_record"
+    with (
+      mock.patch.object(tfds, "builder", lambda *args, **kwargs: builder),
+      self.assertRaisesRegex(ValueError, "got 'array_record': build it"),
+    ):
+      self.source()
+
+
+if __name__ == "__main__":
+  tf.test.main()
