@@ -311,7 +311,8 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("20 images in 4 files", process.stdout)
     lines = process.stderr.splitlines()
     self.assertEqual(lines[-1], "20/20 images")
-    self.assertLessEqual(len(lines), 2)
+    for line in lines:
+      self.assertRegex(line, r"^\d+/20 images$")
     self.assert_all_images_once()
 
   def test_a_refusal_is_one_sentence_and_exit_code_2(self):

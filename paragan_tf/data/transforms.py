@@ -57,11 +57,18 @@ class Transform:
   ) -> tf.Tensor:
     """Returns the uint8 image of a file's bytes at the resolution."""
     image = decoded(encoded, channels)
-    if self.crop == "random":
-      image = self.square(image, _uniform([2], seed, place, _CROP))
-    else:
-      image = self.square(image)
-    return resized(image, resolution, self.resize)
+    size = [resolution, resolution]
+
+    def fit():
+      share = (0.5, 0.5)
+      if self.crop == "random":
+        share = _uniform([2], seed, place, _CROP)
+      return resized(self.square(image, share), resolution, self.resize)
+
+    # Small things cost as much as a small image, so none is done in vain.
+    is_there = tf.reduce_all(tf.equal(tf.shape(image)[:2], size))
+    image = tf.cond(is_there, lambda: image, fit)
+    return tf.ensure_shape(image, [*size, channels])
 
   def floats(self, images: tf.Tensor, seed: int, places: tf.Tensor):
     """Returns uint8 images `[b, h, w, c]` as floats in [-1, 1]."""
@@ -98,17 +105,9 @@ def resized(image: tf.Tensor, resolution: int, how: str) -> tf.Tensor:
   """Brings uint8 images, one or a batch, to the resolution."""
   size = (resolution, resolution)
   antialias = how != "area"  # Which is by itself.
-
-  def resize():
-    floats = tf.image.resize(
-      tf.cast(image, tf.float32), size, how, antialias=antialias
-    )
-    return tf.saturate_cast(tf.round(floats), tf.uint8)
-
-  is_there = tf.reduce_all(tf.equal(tf.shape(image)[-3:-1], size))
-  result = tf.cond(is_there, lambda: image, resize)
-  result.set_shape([*image.shape[:-3], *size, image.shape[-1]])
-  return result
+  floats = tf.cast(image, tf.float32)
+  floats = tf.image.resize(floats, size, how, antialias=antialias)
+  return tf.saturate_cast(tf.round(floats), tf.uint8)
 
 
 def _uniform(shape, seed: int, place: tf.Tensor, purpose: int) -> tf.Tensor:
@@ -118,14 +117,9 @@ def _uniform(shape, seed: int, place: tf.Tensor, purpose: int) -> tf.Tensor:
 
 def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
   """Returns `[h, w, channels]`, uint8, of JPEG, PNG, WebP, BMP or GIF bytes."""
-  # Padded, for a file may be shorter than its head.
-  head = tf.strings.join([tf.strings.substr(encoded, 0, 12), " " * 12])
-  # Not `==`, which compares objects in Estimator's graphs.
-  is_jpeg = tf.equal(tf.strings.substr(head, 0, 2), b"\xff\xd8")
-  is_webp = tf.equal(tf.strings.substr(head, 8, 4), "WEBP")
 
-  def jpeg():
-    # As Pillow and others decode; TensorFlow's default is off by up to 7.
+  def common():
+    # Of PNG too. As Pillow and others decode; the default is off by up to 7.
     exact = "INTEGER_ACCURATE"
     return tf.io.decode_jpeg(encoded, channels, dct_method=exact)
 
@@ -138,7 +132,16 @@ def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
   def other():
     return tf.io.decode_image(encoded, channels, expand_animations=False)
 
-  image = tf.cond(is_jpeg, jpeg, lambda: tf.cond(is_webp, webp, other))
+  def rare():
+    # Padded, for a file may be shorter than its head.
+    head = tf.strings.join([tf.strings.substr(encoded, 0, 12), " " * 12])
+    is_webp = tf.equal(tf.strings.substr(head, 8, 4), "WEBP")
+    return tf.cond(is_webp, webp, other)
+
+  # Not `==`, which compares objects in Estimator's graphs.
+  first = tf.strings.substr(encoded, 0, 1)
+  is_common = tf.equal(first, b"\xff") | tf.equal(first, b"\x89")
+  image = tf.cond(is_common, common, rare)
   image.set_shape([None, None, channels])
   return image
 
