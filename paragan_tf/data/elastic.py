@@ -5,9 +5,15 @@
 `needs` says, element by element, what must be there. Threads fetch it in the
 order of its first use, ahead of it; what has been used for the last time is let
 go. The order of elements never changes, whoever is quick.
+
+What takes much longer than the rest is asked for a second time, and the first
+answer counts (Dean and Barroso, The Tail at Scale, 2013): so a few late answers
+do not need a deep buffer. Only those are late that others have overtaken: where
+all are slow, more questions would only make it worse.
 """
 
 import collections
+import statistics
 import threading
 import time
 from typing import (
@@ -28,6 +34,9 @@ from paragan_tf.data import congestion
 from paragan_tf.data.congestion import Bounds, Observation, Plan, State
 
 _SLICE_SECONDS = 0.05  # A longer wait counts as several, so growth is quick.
+_NUM_TIMED = 64  # Reads by which to tell what is late:
+_LATE = 3.0  # after so many times their median,
+_OVERTAKEN = 2  # with so many of them asked for later, and there.
 
 
 class Need(NamedTuple):
@@ -53,6 +62,7 @@ class Meter(NamedTuple):
     plan: Readers and depth now.
     num_bytes: Bytes held now.
     most_bytes: The most that were held.
+    num_twice: Reads that were asked for a second time.
   """
 
   num_given: int
@@ -60,6 +70,7 @@ class Meter(NamedTuple):
   plan: Plan
   num_bytes: int
   most_bytes: int
+  num_twice: int
 
 
 class Elastic:
@@ -92,9 +103,15 @@ class Elastic:
     self._todo: Deque[Tuple[int, Hashable]] = collections.deque()
     self._uses: Dict[Hashable, int] = {}
     self._held: Dict[Hashable, Any] = {}
+    self._started: Dict[Hashable, float] = {}  # Reads under way;
+    self._twice: Dict[Hashable, int] = {}  # of two, how many have not failed.
+    # Of the last reads, when they began and how long they took.
+    self._timed: Deque[Tuple[float, float]] = collections.deque(
+      maxlen=_NUM_TIMED
+    )
     self._num_planned = self._num_given = self._num_readers = 0
     self._num_bytes = self._most_bytes = self._num_fetched = 0
-    self._bytes_fetched = self._num_busy = 0
+    self._bytes_fetched = self._num_busy = self._num_twice = 0
     self._waited = 0.0
     self._blocked = self._full = self._closed = self._ended = False
 
@@ -107,6 +124,7 @@ class Elastic:
         self._state.plan,
         self._num_bytes,
         self._most_bytes,
+        self._num_twice,
       )
 
   def close(self) -> None:
@@ -147,8 +165,22 @@ class Elastic:
           self._todo.append((self._num_planned, key))
       self._planned.append(need)
       self._num_planned += 1
+    self._ask_again()
     self._start_readers()
     self._work.notify_all()
+
+  def _ask_again(self) -> None:
+    """Puts on the list again what is late."""
+    if len(self._timed) < _NUM_TIMED // 8:
+      return
+    usual = statistics.median(seconds for _, seconds in self._timed)
+    limit = time.monotonic() - _LATE * usual
+    limit = min(limit, sorted(began for began, _ in self._timed)[-_OVERTAKEN])
+    for key, began in self._started.items():
+      if began < limit and key not in self._twice:
+        self._twice[key] = 2
+        self._num_twice += 1
+        self._todo.appendleft((self._num_given, key))
 
   def _start_readers(self) -> None:
     while self._num_readers < self._state.plan.num_readers:
@@ -203,19 +235,33 @@ class Elastic:
         if self._closed:
           return
         _, key = self._todo.popleft()
+        if key in self._held or key not in self._uses:
+          continue  # It came before it could be asked for a second time.
         self._num_busy += 1
+        began = time.monotonic()
+        self._started.setdefault(key, began)
       try:
         payload = self._fetch(key)
       except Exception as e:  # The element that needs it raises it.
         payload = e
       with self._arrival:
-        self._keep(key, payload)
+        self._num_busy -= 1
+        self._keep(key, payload, began)
         self._arrival.notify()
 
-  def _keep(self, key: Hashable, payload: Any) -> None:
-    self._num_busy -= 1
+  def _keep(self, key: Hashable, payload: Any, began: float) -> None:
+    if key not in self._started:  # The other one of two was first.
+      return
+    failed = isinstance(payload, Exception)
+    if failed and key in self._twice:
+      self._twice[key] -= 1
+      if self._twice[key]:  # The other one may do better.
+        return
+    self._twice.pop(key, None)
+    del self._started[key]
     self._held[key] = payload
-    if not isinstance(payload, Exception):
+    if not failed:
+      self._timed.append((began, time.monotonic() - began))
       self._num_bytes += len(payload)
       self._most_bytes = max(self._most_bytes, self._num_bytes)
       self._num_fetched += 1
@@ -228,7 +274,7 @@ class Elastic:
       self._blocked = True
       return False
     place, _ = self._todo[0]
-    if place == self._num_given:
+    if place <= self._num_given:
       return True
     if place > self._num_given + self._state.plan.depth:
       self._blocked = True

@@ -89,6 +89,7 @@ class Stream:
       "input/depth": last.plan.depth,
       "input/megabytes": last.num_bytes / 1e6,
       "input/waited_seconds": last.waited,
+      "input/asked_twice": last.num_twice,
       "input/retries": self._blocks.read_fn.num_retries,
     }
 
