@@ -23,30 +23,36 @@ def replay(trace, state=None, bounds=BOUNDS):
 
 def plans(trace, **kwargs):
   """Returns the plan after each observation."""
-  return [state.plan for state in replay(trace, **kwargs)]
+  bounds = kwargs.get("bounds", BOUNDS)
+  return [state.plan(bounds) for state in replay(trace, **kwargs)]
 
 
 def simulated(latency_fn, num=2000, step=0.1, bounds=BOUNDS):
   """Returns plans and waits of a run whose storage has a latency at a time."""
   state, now, waits, found = State(bounds.least), 0.0, [], []
-  ready = []
+  ready, latencies = [], []
   for k in range(num):
-    readers, depth = state.plan
+    readers, depth = state.plan(bounds)
     while len(ready) < min(k + depth + 1, num):
       # The read starts when a reader is free and the depth allows it.
       free = sorted(ready)[-readers] if len(ready) >= readers else 0.0
       start = max(free, now)
-      ready.append(start + latency_fn(start))
+      latencies.append(latency_fn(start))
+      ready.append(start + latencies[-1])
     wait = max(max(ready[: k + 1]) - now, 0.0)
     now += wait + step
     waits.append(wait)
     # A long wait is seen in slices, as the buffer does.
     num_slices = int(wait / 0.05) + 1
     for i in range(num_slices):
-      passed = wait / num_slices + (step if i == 0 else 0.0)
-      observed = Observation(wait / num_slices, passed, blocked=readers > depth)
+      last = i == num_slices - 1
+      passed = wait / num_slices + (step if last else 0.0)
+      latency = latencies[k] if last else 0.0
+      observed = Observation(
+        wait / num_slices, passed, latency, latency, blocked=readers > depth
+      )
       state = congestion.advance(state, observed, bounds)
-    found.append(state.plan)
+    found.append(state.plan(bounds))
   return found, np.array(waits)
 
 
@@ -95,9 +101,9 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     # Seven readers are too few, eight are enough.
     state, changes = State(Plan(8, 8)), []
     for i in range(6000):
-      need = state.plan.num_readers < 8
+      need = state.grown.num_readers < 8
       new = congestion.advance(state, STARVED if need else CALM, BOUNDS)
-      if new.plan != state.plan:
+      if new.grown != state.grown:
         changes.append(i)
       state = new
     self.assertEqual(state.patience, 16 * 64)

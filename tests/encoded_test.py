@@ -71,8 +71,8 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
     (dict(window=0), "`Streaming.window` must be at least 1, got 0"),
     (dict(block_bytes=0), "`Streaming.block_bytes` must be at least 1"),
     (dict(cache_bytes=-1), "`Streaming.cache_bytes` must be 0 or more"),
-    (dict(max_readers=1), "`max_readers` must be at least 2, got 1"),
-    (dict(max_depth=0), "`max_depth` must be at least 2, got 0"),
+    (dict(max_readers=1), "`max_readers` must be at least 4, got 1"),
+    (dict(max_depth=0), "`max_depth` must be at least 16, got 0"),
   )
   def test_what_cannot_be_is_refused(self, options, words):
     with self.assertRaisesRegex(ValueError, words):

@@ -159,8 +159,8 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     data = iter(input_fn({"batch_size": 4}))
     next(data)
     meter = input_fn.meter()
-    self.assertBetween(meter["input/readers"], 2, 32)
-    self.assertBetween(meter["input/depth"], 2, 64)
+    self.assertBetween(meter["input/readers"], 4, 64)
+    self.assertBetween(meter["input/depth"], 16, 256)
     self.assertEqual(meter["input/retries"], 0)
     self.assertCountEqual(
       meter,

@@ -1,22 +1,30 @@
 """How far to read ahead: a pure controller of readers and depth.
 
-    state = advance(state, Observation(wait, interval, blocked), bounds)
+    state = advance(state, observed, bounds)
+    num_readers, depth = state.plan(bounds)
 
-Waiting for a batch doubles what was short: the readers if all of them were
-busy, else the depth. A calm window gives a quarter back; when that was too
-much, the next calm must last longer. ParaGAN (arXiv 2411.03999) tunes both by
-the latency it sees; the rule is ours.
+By what was seen of the latency lately, the plan covers it: with a latency of
+ten steps, be ten batches ahead. Waiting for a batch all the same doubles what
+was short: the readers if all of them were busy, else the depth. A calm window
+gives a quarter of that back; when it was too much, the next calm must last
+longer. ParaGAN (arXiv 2411.03999) tunes both by the latency it sees; the rule
+is ours.
 """
 
 import dataclasses
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple, Sequence, Tuple
 
 _NOISE_SECONDS = 0.002  # What threads need to wake up is no waiting.
-_NEED = 0.05  # Share of the time spent waiting, since the last change,
-_NEED_WAITS = 2  # in so many waits, at which it grows;
-_CALM = 0.01  # share at which it shrinks
+_NEED = 0.1  # Share of the time spent waiting at which it grows, if
+_NEED_WAITS = 2  # so many waited
+_RECENT = 16  # of the last batches.
+_CALM = 0.01  # Share, since the last change, at which it shrinks
 _WINDOW = 64  # after so many batches.
 _MAX_PATIENCE = 16 * _WINDOW
+_REMEMBERED = 256  # Batches whose latency is covered,
+_COVERED = 0.95  # but for the rest of them,
+_MARGIN = 1.25  # with this to spare.
 
 
 class Observation(NamedTuple):
@@ -25,11 +33,15 @@ class Observation(NamedTuple):
   Attributes:
     wait: Seconds for which it was waited for.
     interval: Seconds since the batch before.
+    latency: Seconds that the slowest of its reads took, if it needed any.
+    work: Seconds that all its reads took together.
     blocked: Whether, meanwhile, readers stood still for the depth was used up.
   """
 
   wait: float
   interval: float
+  latency: float = 0.0
+  work: float = 0.0
   blocked: bool = False
 
 
@@ -74,56 +86,96 @@ class State(NamedTuple):
   """What the controller remembers.
 
   Attributes:
-    plan: How to read.
+    grown: What waiting has taught; the plan is at least that.
     patience: Batches without need before it shrinks.
     shrunk: Whether the last change was to shrink.
     num_seen: Batches since the last change.
-    num_waits: Those that came late.
     waited: Seconds of waiting for them.
     passed: Seconds in all.
+    recent: The last of them: waits and intervals.
+    reads: Of the last batches, changes or not: latency and work.
+    steps: Their intervals without the waiting.
   """
 
-  plan: Plan
+  grown: Plan
   patience: int = _WINDOW
   shrunk: bool = False
   num_seen: int = 0
-  num_waits: int = 0
   waited: float = 0.0
   passed: float = 0.0
+  recent: Tuple[Tuple[float, float], ...] = ()
+  reads: Tuple[Tuple[float, float], ...] = ()
+  steps: Tuple[float, ...] = ()
+
+  @property
+  def in_need(self) -> bool:
+    """Whether the last batches came late."""
+    waits, intervals = zip(*self.recent)
+    num_late = sum(wait > 0.0 for wait in waits)
+    return num_late >= _NEED_WAITS and sum(waits) > _NEED * sum(intervals)
+
+  def plan(self, bounds: Bounds) -> Plan:
+    """Returns how to read: what covers the latency, or more if it was short."""
+    num_readers, depth = self.grown
+    if len(self.steps) >= _RECENT:
+      step = max(sorted(self.steps)[len(self.steps) // 2], 1e-6)
+      latency, work = (_almost_all(x) / step for x in zip(*self.reads))
+      num_readers = max(num_readers, math.ceil(_MARGIN * work))
+      depth = max(depth, math.ceil(_MARGIN * latency) + 1)
+    return bounds.within(num_readers, depth)
+
+
+def _almost_all(values: Sequence[float]) -> float:
+  """Returns what almost all values are no larger than."""
+  return sorted(values)[int(_COVERED * (len(values) - 1))]
 
 
 def advance(state: State, observed: Observation, bounds: Bounds) -> State:
   """Returns the state after one more batch."""
-  late = observed.wait > _NOISE_SECONDS
+  wait = observed.wait if observed.wait > _NOISE_SECONDS else 0.0
+  step = max(observed.interval - observed.wait, 0.0)
   state = state._replace(
     num_seen=state.num_seen + 1,
-    num_waits=state.num_waits + late,
-    waited=state.waited + (observed.wait if late else 0.0),
+    waited=state.waited + wait,
     passed=state.passed + observed.interval,
+    recent=(*state.recent, (wait, observed.interval))[-_RECENT:],
   )
-  in_need = state.waited > _NEED * state.passed
-  if late and in_need and state.num_waits >= _NEED_WAITS:
+  if observed.latency:
+    read = (observed.latency, observed.work)
+    state = state._replace(
+      reads=(*state.reads, read)[-_REMEMBERED:],
+      steps=(*state.steps, step)[-_REMEMBERED:],
+    )
+  if wait and state.in_need:
     return _grown(state, observed.blocked, bounds)
   if state.num_seen < state.patience:
     return state
   if state.waited > _CALM * state.passed:
-    return State(state.plan, state.patience)
+    return _changed(state)
   return _shrunk(state, bounds)
 
 
+def _changed(state: State, **changes: Any) -> State:
+  """Returns a state that begins to count anew, its patience kept or changed."""
+  begun = State(state.grown, reads=state.reads, steps=state.steps)
+  return begun._replace(**{"patience": state.patience, **changes})
+
+
 def _grown(state: State, blocked: bool, bounds: Bounds) -> State:
-  num_readers, depth = state.plan
+  num_readers, depth = state.plan(bounds)
   patience = state.patience
   if state.shrunk and state.num_seen <= _WINDOW:
     patience = min(2 * patience, _MAX_PATIENCE)
   if blocked:
-    return State(bounds.within(num_readers, 2 * depth), patience)
-  return State(bounds.within(2 * num_readers, depth), patience)
+    grown = bounds.within(state.grown.num_readers, 2 * depth)
+  else:
+    grown = bounds.within(2 * num_readers, state.grown.depth)
+  return _changed(state, grown=grown, patience=patience)
 
 
 def _shrunk(state: State, bounds: Bounds) -> State:
-  num_readers, depth = state.plan
-  plan = bounds.within(3 * num_readers // 4, 3 * depth // 4)
-  if plan == state.plan:  # Nothing left to give back: all is as at first.
-    return State(plan)
-  return State(plan, state.patience, shrunk=True)
+  num_readers, depth = state.grown
+  grown = bounds.within(3 * num_readers // 4, 3 * depth // 4)
+  if grown == state.grown:  # Nothing left to give back: all is as at first.
+    return _changed(state, patience=_WINDOW)
+  return _changed(state, grown=grown, shrunk=True)

@@ -96,6 +96,7 @@ class Elastic:
     self._bounds = bounds
     self._adaptive = adaptive
     self._state = State(bounds.least)
+    self._plan = bounds.least
     lock = threading.RLock()
     self._work = threading.Condition(lock)  # Readers wait for it,
     self._arrival = threading.Condition(lock)  # and the run for this.
@@ -105,6 +106,7 @@ class Elastic:
     self._held: Dict[Hashable, Any] = {}
     self._started: Dict[Hashable, float] = {}  # Reads under way;
     self._twice: Dict[Hashable, int] = {}  # of two, how many have not failed.
+    self._took: Dict[Hashable, float] = {}  # Until it is there, from the first.
     # Of the last reads, when they began and how long they took.
     self._timed: Deque[Tuple[float, float]] = collections.deque(
       maxlen=_NUM_TIMED
@@ -121,7 +123,7 @@ class Elastic:
       return Meter(
         self._num_given,
         self._waited,
-        self._state.plan,
+        self._plan,
         self._num_bytes,
         self._most_bytes,
         self._num_twice,
@@ -144,8 +146,10 @@ class Elastic:
           need = self._planned[0]
           wait = self._wait_for(need)
           payloads = self._take(need)
+          # Each read counts in the element that needed it first.
+          seconds = [self._took.pop(key, 0.0) for key in need.keys]
           now = time.monotonic()
-          self._observe(wait, now - last)
+          self._observe(wait, now - last, max(seconds, default=0), sum(seconds))
           last = now
         yield need, payloads
     finally:
@@ -153,7 +157,7 @@ class Elastic:
 
   def _plan_ahead(self) -> None:
     """Puts on the list what the next elements need."""
-    end = self._num_given + self._state.plan.depth + 1
+    end = self._num_given + self._plan.depth + 1
     while self._num_planned < end and not self._ended:
       need = next(self._needs, None)
       if need is None:
@@ -183,7 +187,7 @@ class Elastic:
         self._todo.appendleft((self._num_given, key))
 
   def _start_readers(self) -> None:
-    while self._num_readers < self._state.plan.num_readers:
+    while self._num_readers < self._plan.num_readers:
       self._num_readers += 1
       threading.Thread(
         target=self._read, args=(self._num_readers,), daemon=True
@@ -202,13 +206,16 @@ class Elastic:
         started = now
     return time.monotonic() - started
 
-  def _observe(self, wait: float, interval: float) -> None:
+  def _observe(
+    self, wait: float, interval: float, latency: float = 0.0, work: float = 0.0
+  ) -> None:
     self._waited += wait
-    if self._adaptive:
+    if self._adaptive and self._num_given > 1:  # The first must be waited for.
       # Without room for more bytes there is nothing to gain.
       felt = 0.0 if self._full else wait
-      observed = Observation(felt, interval, self._blocked)
+      observed = Observation(felt, interval, latency, work, self._blocked)
       self._state = congestion.advance(self._state, observed, self._bounds)
+      self._plan = self._state.plan(self._bounds)
     self._blocked = self._full = False
 
   def _take(self, need: Need) -> List[Any]:
@@ -258,7 +265,7 @@ class Elastic:
       if self._twice[key]:  # The other one may do better.
         return
     self._twice.pop(key, None)
-    del self._started[key]
+    self._took[key] = time.monotonic() - self._started.pop(key)
     self._held[key] = payload
     if not failed:
       self._timed.append((began, time.monotonic() - began))
@@ -268,7 +275,7 @@ class Elastic:
       self._bytes_fetched += len(payload)
 
   def _may_read(self, number: int) -> bool:
-    if number > self._state.plan.num_readers:
+    if number > self._plan.num_readers:
       return False
     if not self._todo:
       self._blocked = True
@@ -276,7 +283,7 @@ class Elastic:
     place, _ = self._todo[0]
     if place <= self._num_given:
       return True
-    if place > self._num_given + self._state.plan.depth:
+    if place > self._num_given + self._plan.depth:
       self._blocked = True
       return False
     self._full = self._expected_bytes() > self._bounds.max_bytes

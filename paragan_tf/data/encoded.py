@@ -104,13 +104,13 @@ class Streaming:
   window: int = 8192
   num_lanes: int = 16
   block_bytes: int = 1 << 20
-  max_readers: int = 32
-  max_depth: int = 64
+  max_readers: int = 64
+  max_depth: int = 256
   max_bytes: int = 512 << 20
   cache_bytes: int = 1 << 30
   adaptive: bool = True
-  min_readers: int = 2
-  min_depth: int = 2
+  min_readers: int = 4
+  min_depth: int = 16
 
   def __post_init__(self):
     for name in ("window", "num_lanes", "block_bytes", "max_bytes"):

@@ -5,8 +5,6 @@ import os
 import time
 from typing import Any
 
-import numpy as np
-
 from tools import cli
 
 _NUM_PHOTOS, _SIDE, _BATCH_SIZE = 1024, 128, 32
@@ -17,16 +15,13 @@ def write_photos(folder: str) -> None:
   import tensorflow as tf
 
   from paragan_tf.data import sources
-  from tools.suites.input_sides import example
+  from tools.suites.input_sides import example, photo
 
   images = sources.fashion().train.pixels
   for i in range(4):
     with tf.io.TFRecordWriter(f"{folder}/photos-{i}.tfrecord") as writer:
       for row in range(i, _NUM_PHOTOS, 4):
-        large = tf.image.resize(images[row], [_SIDE, _SIDE], "bicubic")
-        noise = np.random.RandomState(row).randint(0, 32, [_SIDE, _SIDE, 3])
-        pixels = tf.saturate_cast(0.8 * large + noise, tf.uint8)
-        writer.write(example(tf.io.encode_jpeg(pixels).numpy(), 0))
+        writer.write(example(photo(images[row], _SIDE, row), 0))
 
 
 class Decoder:

@@ -13,10 +13,10 @@ import numpy as np
 
 from tools import cli
 
-BATCH_SIZE, RESOLUTION = 32, 32
-MAX_READERS, MAX_DEPTH, MAX_BYTES = 32, 128, 64 << 20
+BATCH_SIZE, RESOLUTION, CHANNELS = 32, 64, 3
+MAX_READERS, MAX_DEPTH, MAX_BYTES = 128, 128, 64 << 20
 STEP_SECONDS, LATENCY = 0.04, 0.08
-_BLOCK_BYTES = 1 << 15  # About a batch.
+_BLOCK_BYTES = 1 << 17  # About a batch.
 _NUM_FILES, _NUM_IMAGES = 4, 4096
 
 
@@ -26,7 +26,7 @@ class Trace(NamedTuple):
   Attributes:
     times: Seconds since the start at which each batch was there.
     waits: Seconds for which it was waited for.
-    num_bytes: Bytes that were read and not used yet.
+    num_bytes: Bytes that were held: encoded images, and decoded ones.
     depths: How far the pipeline was ahead, in batches; 0 where unknown.
     readers: Its readers; 0 where unknown.
   """
@@ -44,7 +44,7 @@ class Trace(NamedTuple):
 
 
 def write_set(folder: str) -> None:
-  """Writes the embedded images as PNG in TFRecords, with a manifest."""
+  """Writes the embedded images as JPEGs in TFRecords, with a manifest."""
   cli.import_quietly("paragan_tf.api")
   import tensorflow as tf
 
@@ -55,11 +55,18 @@ def write_set(folder: str) -> None:
   for i, path in enumerate(files):
     with tf.io.TFRecordWriter(path) as writer:
       for row in range(i, _NUM_IMAGES, _NUM_FILES):
-        # Noise, so that the files are as large as photographs of this size.
-        noise = np.random.RandomState(row).randint(0, 64, [32, 32, 1])
-        pixels = (images.pixels[row] // 2 + noise).astype(np.uint8)
-        writer.write(example(tf.io.encode_png(pixels).numpy(), 0))
+        writer.write(example(photo(images.pixels[row], RESOLUTION, row), 0))
   _write_manifest(folder, files)
+
+
+def photo(pixels: np.ndarray, side: int, seed: int) -> bytes:
+  """Returns a JPEG with noise, so that it is as large as a photograph."""
+  import tensorflow as tf
+
+  large = tf.image.resize(pixels, [side, side], "bicubic")
+  noise = np.random.RandomState(seed).randint(0, 32, [side, side, 3])
+  pixels = tf.saturate_cast(0.8 * large + noise, tf.uint8)
+  return tf.io.encode_jpeg(pixels).numpy()
 
 
 def example(image: bytes, label: int) -> bytes:
@@ -119,7 +126,7 @@ class Side:
 
     self._kind = kind
     self._input_fn = InputFn(
-      lambda: sources.tfrecord(f"{address}/manifest.json", 1, num_heldout=2),
+      lambda: sources.tfrecord(f"{address}/manifest.json", num_heldout=2),
       RESOLUTION,
       streaming=Streaming(
         window=1,
@@ -135,13 +142,16 @@ class Side:
     self._blocks = self._stream._blocks
     images = self._blocks.images
     self._bytes_of_image = float(np.mean(images.size)) + 16  # And its frame.
+    self._num_decoded = 0
+    self._finish = self._counting(self._input_fn._finished)
+    self._input_fn._finished = self._finish  # type: ignore[method-assign]
     self._read = Counted(reading.Patient())
     self._blocks.read_fn = self._read
 
   def run(self, warm_seconds: float, seconds: float) -> Trace:
     """Feeds the device for so long, after a warm-up that does not count."""
     data = self._data()
-    self._read.num_bytes = num_taken = 0
+    self._read.num_bytes = self._num_decoded = num_taken = 0
     elements = iter(data)
     rows: List[List[float]] = []
     started = time.monotonic()
@@ -154,13 +164,12 @@ class Side:
       next(elements)
       num_taken += BATCH_SIZE
       there = time.monotonic()
-      buffered = self._read.num_bytes - num_taken * self._bytes_of_image
       meter = self._stream.meter()
       rows.append(
         [
           there - started,
           there - now,
-          max(buffered, 0.0),
+          self._num_bytes(num_taken),
           meter.get("input/depth", 0),
           meter.get("input/readers", 0),
         ]
@@ -168,6 +177,33 @@ class Side:
       if warm and there - started >= seconds:
         return Trace(*np.array(rows).T)
       time.sleep(STEP_SECONDS)
+
+  def _num_bytes(self, num_taken: int) -> float:
+    """Returns the bytes that are held: encoded ones, and images as floats."""
+    decoded = BATCH_SIZE * self._num_decoded
+    floats = 4.0 * CHANNELS * RESOLUTION**2 * max(decoded - num_taken, 0)
+    if self._kind != "ours":
+      encoded = self._read.num_bytes - decoded * self._bytes_of_image
+      return floats + max(encoded, 0.0)
+    # Of two answers to one question one is dropped, so what is held counts.
+    meter = self._stream._running[-1]().meter()
+    given = meter.num_given * BATCH_SIZE - decoded
+    return floats + meter.num_bytes + max(given, 0) * self._bytes_of_image
+
+  def _counting(self, finish: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `finish`, the last thing done with a batch, and counts those."""
+    import tensorflow as tf
+
+    def count(images):
+      self._num_decoded += 1
+      return images
+
+    def counted(images, labels, places):
+      images, labels = finish(images, labels, places)
+      same = tf.numpy_function(count, [images], tf.float32)
+      return tf.ensure_shape(same, images.shape), labels
+
+    return counted
 
   def _data(self):
     if self._kind == "ours":
@@ -207,7 +243,7 @@ class Side:
       deterministic=True,
     )
     data = data.batch(BATCH_SIZE, drop_remainder=True)
-    data = data.map(self._input_fn._finished)
+    data = data.map(self._finish)
     options = tf.data.Options()
     options.threading.private_threadpool_size = MAX_READERS
     if auto:

@@ -33,7 +33,7 @@ Traces = Dict[str, Dict[str, List[Trace]]]
 def run(options: Options) -> Result:
   """Returns a table to read, the figures by name, and the plot."""
   watch = Meanwhile()
-  num_seeds, seconds = (1, 9.0) if options.quick else (4, 24.0)
+  num_seeds, seconds = (1, 9.0) if options.quick else (3, 16.0)
   with tempfile.TemporaryDirectory() as folder:
     maker = Worker("maker", Maker)
     with closing([maker]):

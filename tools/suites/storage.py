@@ -17,7 +17,7 @@ from typing import Callable, Dict
 
 Latency = Callable[[int, float], float]
 
-_PARETO = 1.3  # Its tail; the mean is finite, the variance is not.
+_PARETO = 1.1  # Its tail; the mean is finite, the variance is not.
 _MOST_LATE = 100.0  # Times the usual latency.
 BURST_FACTOR = 10.0
 
