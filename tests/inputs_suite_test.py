@@ -1,0 +1,134 @@
+"""The suite `input`: a storage as late as it says, and figures by hand."""
+
+import os
+import tempfile
+import time
+
+import numpy as np
+import requests
+from absl.testing import absltest, parameterized
+
+from tools.suites import input_plot, inputs, learning, storage
+from tools.suites.input_sides import BATCH_SIZE, Trace
+from tools.suites.meanwhile import Meanwhile
+
+
+def trace(num_batches, seconds, waits=0.0, num_bytes=1e6):
+  """Returns a trace of equal batches."""
+  times = np.linspace(seconds / num_batches, seconds, num_batches)
+  same = np.ones(num_batches)
+  return Trace(times, waits * same, num_bytes * same, 8 * same, 4 * same)
+
+
+class LawsTest(parameterized.TestCase):
+  def test_calm_is_always_as_late(self):
+    law = storage.calm(0.08, 0)
+    self.assertEqual({law(i, 0.7 * i) for i in range(50)}, {0.08})
+
+  def test_the_tail_has_the_median_and_is_heavy(self):
+    law = storage.heavy_tail(0.08, 0)
+    late = np.array([law(i, 0.0) for i in range(4000)])
+    self.assertAlmostEqual(np.median(late), 0.08, delta=0.006)
+    self.assertBetween(np.mean(late > 0.8), 0.02, 0.06)
+    self.assertLessEqual(late.max(), 8.0)
+    self.assertEqual(law(7, 0.0), storage.heavy_tail(0.08, 0)(7, 5.0))
+    self.assertNotEqual(law(7, 0.0), storage.heavy_tail(0.08, 1)(7, 0.0))
+
+  def test_a_burst_is_ten_times_as_late_for_some_seconds(self):
+    for seed in range(4):
+      law = storage.bursts(0.08, seed)
+      late = np.array([law(0, t) for t in np.arange(0, 16, 0.01)])
+      self.assertEqual(set(np.round(late, 6)), {0.08, 0.8})
+      self.assertAlmostEqual(np.mean(late > 0.1), 3 / 8, delta=0.01)
+      self.assertEqual(late[0], 0.08)
+
+
+class StorageTest(absltest.TestCase):
+  def test_parts_of_a_file_come_late_by_the_law(self):
+    folder = tempfile.mkdtemp()
+    with open(os.path.join(folder, "x"), "wb") as f:
+      f.write(bytes(range(100)))
+    served = storage.Storage(folder)
+    url = f"{served.address()}/x"
+    served.begin("calm", 0.2, 0)
+    started = time.monotonic()
+    part = requests.get(url, headers={"Range": "bytes=10-19"}, timeout=9)
+    self.assertBetween(time.monotonic() - started, 0.2, 0.6)
+    self.assertEqual(
+      (part.status_code, part.content), (206, bytes(range(10, 20)))
+    )
+    served.begin("calm", 0.0, 0)
+    self.assertEqual(requests.get(url, timeout=9).content, bytes(range(100)))
+    missing = requests.get(f"{served.address()}/y", timeout=9)
+    self.assertEqual(missing.status_code, 404)
+
+
+class FiguresTest(absltest.TestCase):
+  def traces(self):
+    """Returns what two seeds saw."""
+    sides = {
+      "ours": [trace(100, 4.0, num_bytes=1e6), trace(100, 5.0, num_bytes=2e6)],
+      "prefetch_2": [trace(100, 8.0)] * 2,
+      "autotune": [trace(100, 8.0, 0.02, 4e6), trace(100, 8.0, 0.02, 4e6)],
+    }
+    return {law: sides for law in storage.LAWS}
+
+  def test_figures_are_ratios_within_a_seed(self):
+    rates = {"ours": np.array([90.0, 95.0]), "bare": np.array([100.0, 100.0])}
+    figures = inputs.gather(self.traces(), rates)
+    self.assertAlmostEqual(figures["bursts_vs_autotune"], 1.8)
+    self.assertAlmostEqual(figures["bursts_vs_autotune_low"], 1.7)
+    self.assertAlmostEqual(figures["heavy_tail_bytes_vs_autotune"], 0.375)
+    self.assertAlmostEqual(figures["calm_vs_best"], 1.0)
+    self.assertAlmostEqual(figures["decode_vs_bare"], 0.925)
+    self.assertAlmostEqual(figures["calm_autotune_idle"], 0.25)
+    self.assertAlmostEqual(
+      figures["calm_ours_images_per_second"], BATCH_SIZE * 22.5
+    )
+    figures.update(Meanwhile().figures())
+    self.assertIn("0.93", inputs.table(figures))
+
+  def test_the_plot_is_written(self):
+    path = os.path.join(tempfile.mkdtemp(), "x.png")
+    input_plot.draw(self.traces()["bursts"], path)
+    self.assertGreater(os.path.getsize(path), 10000)
+
+
+LOOKS = {
+  "sngan": [
+    learning.Look(0, 0.0, 2500.0, 0.1, 1),
+    learning.Look(800, 600.0, 400.0, 0.3, 9),
+  ]
+}
+
+
+class LearningTest(absltest.TestCase):
+  def test_figures_are_those_of_the_last_look(self):
+    figures = learning.gather(LOOKS, [60.0, 0.8, 10])
+    self.assertEqual(figures["sngan_gain"], 6.25)
+    self.assertEqual(figures["sngan_classes_recognized"], 9)
+    self.assertEqual(figures["floor_frechet"], 60.0)
+    table = learning.table(LOOKS, [60.0, 0.8, 10])
+    self.assertIn("2500 to 400", table)
+    self.assertIn("9 of 10", table)
+
+  def test_it_looks_until_the_aims_are_reached(self):
+    class Fake:
+      def __init__(self):
+        self.asked = []
+
+      def ask(self, method, until):
+        self.asked.append(until)
+        distance = 1000.0 / (1 + 2 * len(self.asked))
+        return learning.Look(1, until, distance, 0.5, 10)
+
+    fake = Fake()
+    looks = learning._watched("x", fake, 100.0)
+    # 333 at first; 5 times as good is 67, after seven looks: not in time.
+    self.assertLen(looks, 6)
+    self.assertEqual(fake.asked, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0])
+    self.assertEqual(looks[0].frechet, 1000.0 / 3)
+
+
+if __name__ == "__main__":
+  absltest.main()
