@@ -254,12 +254,16 @@ class Run:
       return
     self._records.write(step, logs)
     assert self._progress is not None
+    reading = None
+    if "input/depth" in logs:
+      reading = logs["input/readers"], logs["input/depth"]
     self._progress.update(
       step,
       logs["images_per_second"],
       logs["d/loss"],
       logs["g/loss"],
       logs.get("input_wait"),
+      reading,
     )
 
   def _sample(self, step: int, logs: loop.Logs) -> None:

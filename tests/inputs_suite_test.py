@@ -3,12 +3,13 @@
 import os
 import tempfile
 import time
+from unittest import mock
 
 import numpy as np
 import requests
 from absl.testing import absltest, parameterized
 
-from tools.suites import input_plot, inputs, learning, storage
+from tools.suites import input_plot, input_sides, inputs, learning, storage
 from tools.suites.input_sides import BATCH_SIZE, Trace
 from tools.suites.meanwhile import Meanwhile
 
@@ -61,6 +62,20 @@ class StorageTest(absltest.TestCase):
     self.assertEqual(requests.get(url, timeout=9).content, bytes(range(100)))
     missing = requests.get(f"{served.address()}/y", timeout=9)
     self.assertEqual(missing.status_code, 404)
+
+
+class SideTest(parameterized.TestCase):
+  @parameterized.parameters(*inputs.SIDES)
+  def test_each_side_reads_the_storage(self, name):
+    folder = tempfile.mkdtemp()
+    with mock.patch.object(input_sides, "_NUM_IMAGES", 128):
+      input_sides.write_set(folder)
+    served = storage.Storage(folder)
+    side = input_sides.Side(name, served.address())
+    seen = side.run(0.1, 0.4)
+    self.assertBetween(seen.images_per_second, 100, 900)
+    self.assertGreater(seen.num_bytes.max(), 1e5)
+    self.assertEqual(seen.depths.min() > 0, name == "ours")
 
 
 class FiguresTest(absltest.TestCase):

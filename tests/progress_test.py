@@ -74,6 +74,12 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     steps = [line.split(",")[0] for line in lines]
     self.assertEqual(steps, ["step 10/1000", "step 30/1000"])
 
+  def test_readers_of_the_input_are_shown(self):
+    stream = io.StringIO()
+    bar = progress.Progress(10, 0, stream)
+    bar.update(10, 1.0, 1.0, 1.0, 0.5, (4.0, 16.0))
+    self.assertIn("input wait 50%, 4 readers 16 ahead", stream.getvalue())
+
   def test_last_step_is_told_at_once(self):
     stream = io.StringIO()
     bar = progress.Progress(2, 0, stream)

@@ -4,6 +4,7 @@ import importlib.resources
 import os
 import re
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -68,6 +69,41 @@ class FashionTest(tf.test.TestCase, parameterized.TestCase):
   def test_heldout_must_leave_images_on_both_sides(self, num_heldout):
     with self.assertRaisesRegex(ValueError, f"`num_heldout`.*{num_heldout}"):
       sources.fashion(num_heldout)
+
+
+class TextTest(tf.test.TestCase, parameterized.TestCase):
+  def test_a_text_names_a_source(self):
+    path = os.path.join(self.get_temp_dir(), "x.npy")
+    np.save(path, np.arange(20 * 16, dtype=np.uint8).reshape([20, 4, 4]))
+    with gin.unlock_config():
+      gin.parse_config("npy.num_heldout = 5")
+    try:
+      source = sources.from_text(f"npy:{path}")
+    finally:
+      gin.clear_config()
+    self.assertEqual(source.train.pixels.shape, (15, 4, 4, 1))
+    self.assertEqual(source.label_names, ())
+    self.assertEqual(sources.from_text("fashion").name, "fashion")
+
+  def test_labels_of_an_array_are_an_array(self):
+    folder = self.get_temp_dir()
+    np.save(f"{folder}/x.npy", np.zeros([20, 4, 4, 3], np.uint8))
+    np.save(f"{folder}/y.npy", np.arange(20) % 3)
+    source = sources.npy(f"{folder}/x.npy", f"{folder}/y.npy", 2)
+    self.assertAllEqual(source.train.labels, np.arange(18) % 3)
+    self.assertLen(source.label_names, 3)
+
+  @parameterized.parameters("cat", "folder", "folder:", "fashion:x", "zip:y")
+  def test_what_names_none_is_refused(self, text):
+    words = f"`source` must be one of fashion, npz:.*got '{text}'"
+    with self.assertRaisesRegex(ValueError, words):
+      sources.from_text(text)
+
+  def test_an_array_that_cannot_be_read_is_refused(self):
+    with self.assertRaisesRegex(
+      ValueError, "npy file that can be read.*no.npy"
+    ):
+      sources.npy("no.npy")
 
 
 class NpzTest(tf.test.TestCase, parameterized.TestCase):

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.data import sources
+from paragan_tf.data import preflight, sources
 from paragan_tf.data.encoded import Streaming
 from paragan_tf.data.input_fn import InputFn
 
@@ -168,6 +168,11 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
       + ["input/megabytes", "input/waited_seconds", "input/asked_twice"],
     )
     del data
+
+  def test_an_empty_file_is_odd(self):
+    (remark,) = preflight.remarks(self.make("tfrecord"))
+    self.assertRegex(remark, r"^1 files have no images, as '.*x-0.tfrecord'")
+    self.assertEqual(preflight.remarks(self.make("folder")), [])
 
   def test_how_images_were_changed_is_told(self):
     self.assertEqual(

@@ -50,8 +50,13 @@ class Progress:
     d_loss: float,
     g_loss: float,
     input_wait: Optional[float],
+    reading: Optional[tuple[float, float]] = None,
   ) -> None:
-    """Shows the state after `step`; `input_wait` is a share of the time."""
+    """Shows the state after `step`.
+
+    `input_wait` is a share of the time, `reading` are the readers of the input
+    and how many batches they are ahead at most.
+    """
     # The least important comes last: a narrow terminal cuts it off.
     parts = [
       f"{step}/{self._num_steps}",
@@ -61,6 +66,8 @@ class Progress:
     ]
     if input_wait is not None:
       parts.append(f"input wait {input_wait:.0%}")
+    if reading is not None:
+      parts.append("{:.0f} readers {:.0f} ahead".format(*reading))
     if self._bar is not None:
       self._bar.set_description_str(" ".join(parts), refresh=False)
       self._bar.update(step - self._bar.n)
