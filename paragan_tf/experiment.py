@@ -1,6 +1,16 @@
 """What a run computes with, wired from gin: the file that knows every room."""
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+import contextlib
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterator,
+  List,
+  Mapping,
+  Optional,
+  Sequence,
+)
 
 import gin
 import numpy as np
@@ -26,6 +36,7 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Schedule, Sequential
+from paragan_tf.nets import standing
 from paragan_tf.nets.norms import batch_norms
 from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.outputs import checkpoints, features, metrics, samples
@@ -34,7 +45,7 @@ from paragan_tf.types import ImageSpec, Net
 
 # From the data's spec, a seed and a name to a net.
 MakeNet = Callable[..., Net]
-_SAMPLE_SEED, _METRIC_SEED = 1, 2
+_SAMPLE_SEED, _METRIC_SEED, _STANDING_SEED = 1, 2, 3
 
 
 @gin.configurable(denylist=["spec", "seed", "name"])
@@ -71,7 +82,8 @@ class Experiment:
   """All that a run computes with: data, players, the step, checkpoints.
 
   `nets` makes "g" and "d" where they are not chosen in gin; `truncation` is for
-  samples and metrics, not for training.
+  samples and metrics, not for training. With `num_standing`, metrics use the
+  batch-norm statistics of so many batches of samples, not the moving average.
   """
 
   def __init__(
@@ -86,6 +98,7 @@ class Experiment:
     augment: Optional[Callable[[], Augment]] = None,
     extractor: Optional[Callable[[], features.Extractor]] = None,
     truncation: Optional[float] = None,
+    num_standing: int = 0,
     seed: int = 0,
   ):
     self._schedule = schedule()
@@ -114,7 +127,10 @@ class Experiment:
     with strategies.scope(strategy):
       self.step = self.make_step()
     twin = self.step.ema.twin
+    if num_standing < 0:
+      raise ValueError(f"`num_standing` must be 0 or more, got {num_standing}.")
     self._truncation = truncation
+    self._num_standing = num_standing
     self._yardsticks: Dict[Any, metrics.Yardstick] = {}
     self.sampler = Sampler(
       strategy, twin, bool(self.spec.num_classes), truncation=truncation
@@ -312,16 +328,47 @@ class Experiment:
     counts = (num_samples, num_reference)
     if counts not in self._yardsticks:
       self._yardsticks[counts] = self._yardstick(*counts, progress)
-    return self._yardsticks[counts].measure(
-      lambda labels, start: self.sampler(labels, _METRIC_SEED, start),
-      metrics.Sampling(
-        ema=True,
-        truncation=self._truncation,
-        bn_mode="stored",
-        seed=_METRIC_SEED,
-      ),
-      progress,
+    sampling = metrics.Sampling(
+      ema=True,
+      truncation=self._truncation,
+      bn_mode=f"standing, {self._num_standing}"
+      if self._num_standing
+      else "stored",
+      seed=_METRIC_SEED,
     )
+    with self._metric_sampler() as sampler:
+      return self._yardsticks[counts].measure(
+        lambda labels, start: sampler(labels, _METRIC_SEED, start),
+        sampling,
+        progress,
+      )
+
+  @contextlib.contextmanager
+  def _metric_sampler(self) -> Iterator[Sampler]:
+    """Gives what draws for metrics."""
+    if not self._num_standing:
+      yield self.sampler
+      return
+    g, size, num_classes = self.plain_g(), 256, self.spec.num_classes
+    codes = self.sampler.codes(self._num_standing * size, _STANDING_SEED)
+    labels = np.random.RandomState(0).randint(
+      max(num_classes, 1), size=len(codes)
+    )
+    batches = (
+      (
+        tf.constant(codes[i : i + size]),
+        tf.constant(labels[i : i + size], tf.int32) if num_classes else None,
+      )
+      for i in range(0, len(codes), size)
+    )
+    with standing.standing_statistics(g, batches):
+      yield Sampler(
+        tf.distribute.get_strategy(),
+        g,
+        bool(num_classes),
+        size,
+        self._truncation,
+      )
 
   def _yardstick(
     self, num_samples: Optional[int], num_reference: Optional[int], progress

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 
 from paragan_tf import config, experiment
 from paragan_tf.engine import strategies
-from paragan_tf.nets import linear
+from paragan_tf.nets import linear, norms
 from paragan_tf.outputs import checkpoints, records, samples
 from paragan_tf.run import Run
 from tests import testing
@@ -63,6 +63,40 @@ def values(made):
       strategies.copies(made.experiment.strategy, variable)
     )
   }
+
+
+class MeasureTest(tf.test.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def measured(self, *more):
+    """Returns the distance after no step; the nets stay as they are."""
+    extractor = "Experiment.extractor = @features.FashionClassifier"
+    config.load(["gin/runs/fashion.gin"], [*TINY, extractor, *more])
+    made = experiment.Experiment(ONE("/cpu:0"))
+    twin = made.step.ema.twin
+    for norm in norms.batch_norms(twin):
+      norm.mean.assign(tf.fill(norm.mean.shape, 3.0))  # As if far behind.
+    before = {v.name: v.numpy() for v in twin.variables}
+    value = made.measure(100, 200)[0]
+    for v in twin.variables:
+      self.assertAllEqual(v, before[v.name])
+    return value
+
+  def test_standing_statistics_are_those_of_samples(self):
+    stored = self.measured()
+    standing = self.measured("Experiment.num_standing = 2")
+    self.assertEqual(stored.protocol.bn_mode, "stored")
+    self.assertEqual(standing.protocol.bn_mode, "standing, 2")
+    self.assertNotAllClose(stored.value, standing.value, rtol=0.01)
+    self.assertEqual(
+      self.measured("Experiment.num_standing = 2").value, standing.value
+    )
+
+  def test_less_than_none_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "`num_standing` must be 0 or more"):
+      self.measured("Experiment.num_standing = -1")
 
 
 class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
