@@ -47,6 +47,14 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
       expected = content("ab"[PATH[row]], START[row], SIZE[row])
       self.assertEqual(blocks.cut(fetched, row), expected)
 
+  def test_a_window_that_cannot_be_held_is_refused(self):
+    # Seven images of 195 bytes in all.
+    Blocks(IMAGES, Streaming(max_bytes=195), content)
+    words = "must fit into `max_bytes`, 190, and 7 images .* 195.*: take 6,"
+    with self.assertRaisesRegex(ValueError, words):
+      Blocks(IMAGES, Streaming(max_bytes=190), content)
+    Blocks(IMAGES, Streaming(window=6, max_bytes=190), content)
+
   def test_what_fits_is_kept(self):
     asked = []
 

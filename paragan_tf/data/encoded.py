@@ -101,12 +101,12 @@ class Streaming:
     min_depth: Batches to be ahead, at least.
   """
 
-  window: int = 8192
+  window: int = 4096
   num_lanes: int = 16
   block_bytes: int = 1 << 20
   max_readers: int = 64
   max_depth: int = 256
-  max_bytes: int = 512 << 20
+  max_bytes: int = 1 << 30
   cache_bytes: int = 1 << 30
   adaptive: bool = True
   min_readers: int = 4
@@ -149,6 +149,7 @@ class Blocks:
     streaming: Streaming,
     read_fn: Optional[reading.Patient] = None,
   ):
+    _check_window(images, streaming)
     self.images = images
     self.of_row = images.blocks(streaming.block_bytes)
     self.read_fn = read_fn or reading.Patient()
@@ -187,6 +188,19 @@ class Blocks:
       if len(content) <= self._room and block not in self._cache:
         self._room -= len(content)
         self._cache[block] = content
+
+
+def _check_window(images: Encoded, streaming: Streaming) -> None:
+  """Refuses a window that alone would hold more bytes than allowed."""
+  num = min(streaming.window, len(images))
+  expected = num * float(np.mean(images.size))
+  if expected > streaming.max_bytes:
+    fits = int(streaming.max_bytes / np.mean(images.size))
+    raise ValueError(
+      f"`Streaming.window` must fit into `max_bytes`, {streaming.max_bytes:,}, "
+      f"and {num:,} images are about {expected:,.0f} bytes: take {fits:,}, or "
+      "allow more."
+    )
 
 
 def needs(order: Order, of_row: np.ndarray, share: Share) -> Iterator[Need]:
