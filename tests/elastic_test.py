@@ -142,14 +142,28 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(got, list(range(100)))
     for key in (15, 35, 55, 75, 95):
       self.assertEqual(asked[key], 2)
-    self.assertBetween(buffer.meter().num_twice, 5, 12)
+    self.assertBetween(buffer.meter().num_again, 5, 12)
     self.assertEqual(buffer.meter().num_bytes, 0)
+
+  def test_what_is_late_again_is_asked_for_again(self):
+    asked = collections.Counter()
+
+    def fetch(key):
+      asked[key] += 1
+      time.sleep(2.0 if key == 40 and asked[key] < 4 else 0.01)
+      return b"%010d" % key
+
+    bounds = Bounds(Plan(8, 4), Plan(16, 32), 1 << 20)
+    started = time.monotonic()
+    self.assertLen(list(Elastic(fetch, single(60), bounds)), 60)
+    self.assertLess(time.monotonic() - started, 1.8)
+    self.assertEqual(asked[40], 4)
 
   def test_congestion_is_not_asked_for_again(self):
     storage = Storage(lambda key: 0.3 if 60 <= key < 120 else 0.01)
     buffer = Elastic(storage, single(200), BOUNDS)
     self.assertLen(list(buffer), 200)
-    self.assertLess(buffer.meter().num_twice, 15)
+    self.assertLess(buffer.meter().num_again, 15)
 
   def test_of_two_the_one_that_does_not_fail_counts(self):
     asked = collections.Counter()

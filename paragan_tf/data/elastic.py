@@ -6,13 +6,14 @@
 order of its first use, ahead of it; what has been used for the last time is let
 go. The order of elements never changes, whoever is quick.
 
-What takes much longer than the rest is asked for a second time, and the first
-answer counts (Dean and Barroso, The Tail at Scale, 2013): so a few late answers
-do not need a deep buffer. Only those are late that others have overtaken: where
-all are slow, more questions would only make it worse.
+What takes much longer than the rest is asked for again, and the first answer
+counts (Dean and Barroso, The Tail at Scale, 2013): so a few late answers do not
+need a deep buffer. Only those are late that others have overtaken: where all
+are slow, more questions would only make it worse.
 """
 
 import collections
+import dataclasses
 import statistics
 import threading
 import time
@@ -37,6 +38,7 @@ _SLICE_SECONDS = 0.05  # A longer wait counts as several, so growth is quick.
 _NUM_TIMED = 64  # Reads by which to tell what is late:
 _LATE = 3.0  # after so many times their median,
 _OVERTAKEN = 2  # with so many of them asked for later, and there.
+_MOST_ASKED = 4  # How often the same is asked for.
 
 
 class Need(NamedTuple):
@@ -62,7 +64,7 @@ class Meter(NamedTuple):
     plan: Readers and depth now.
     num_bytes: Bytes held now.
     most_bytes: The most that were held.
-    num_twice: Reads that were asked for a second time.
+    num_again: Questions that were asked again.
   """
 
   num_given: int
@@ -70,7 +72,24 @@ class Meter(NamedTuple):
   plan: Plan
   num_bytes: int
   most_bytes: int
-  num_twice: int
+  num_again: int
+
+
+@dataclasses.dataclass
+class _Flight:
+  """A read under way.
+
+  Attributes:
+    first: When it was asked for at first.
+    last: When it was asked for the last time.
+    num_asked: How often.
+    num_open: Questions without an answer.
+  """
+
+  first: float
+  last: float
+  num_asked: int = 1
+  num_open: int = 1
 
 
 class Elastic:
@@ -104,8 +123,7 @@ class Elastic:
     self._todo: Deque[Tuple[int, Hashable]] = collections.deque()
     self._uses: Dict[Hashable, int] = {}
     self._held: Dict[Hashable, Any] = {}
-    self._started: Dict[Hashable, float] = {}  # Reads under way;
-    self._twice: Dict[Hashable, int] = {}  # of two, how many have not failed.
+    self._flights: Dict[Hashable, _Flight] = {}
     self._took: Dict[Hashable, float] = {}  # Until it is there, from the first.
     # Of the last reads, when they began and how long they took.
     self._timed: Deque[Tuple[float, float]] = collections.deque(
@@ -113,7 +131,7 @@ class Elastic:
     )
     self._num_planned = self._num_given = self._num_readers = 0
     self._num_bytes = self._most_bytes = self._num_fetched = 0
-    self._bytes_fetched = self._num_busy = self._num_twice = 0
+    self._bytes_fetched = self._num_busy = self._num_again = 0
     self._waited = 0.0
     self._blocked = self._full = self._closed = self._ended = False
 
@@ -126,7 +144,7 @@ class Elastic:
         self._plan,
         self._num_bytes,
         self._most_bytes,
-        self._num_twice,
+        self._num_again,
       )
 
   def close(self) -> None:
@@ -158,6 +176,7 @@ class Elastic:
   def _plan_ahead(self) -> None:
     """Puts on the list what the next elements need."""
     end = self._num_given + self._plan.depth + 1
+    num_before = len(self._todo)
     while self._num_planned < end and not self._ended:
       need = next(self._needs, None)
       if need is None:
@@ -171,34 +190,36 @@ class Elastic:
       self._num_planned += 1
     self._ask_again()
     self._start_readers()
-    self._work.notify_all()
+    # Not all of them: to wake up in vain costs more than to decode an image.
+    self._work.notify(len(self._todo) - num_before)
 
   def _ask_again(self) -> None:
     """Puts on the list again what is late."""
     if len(self._timed) < _NUM_TIMED // 8:
       return
     usual = statistics.median(seconds for _, seconds in self._timed)
-    limit = time.monotonic() - _LATE * usual
-    limit = min(limit, sorted(began for began, _ in self._timed)[-_OVERTAKEN])
-    for key, began in self._started.items():
-      if began < limit and key not in self._twice:
-        self._twice[key] = 2
-        self._num_twice += 1
+    now = time.monotonic()
+    overtaken = sorted(began for began, _ in self._timed)[-_OVERTAKEN]
+    for key, flight in self._flights.items():
+      is_late = flight.last < now - _LATE * usual and flight.first < overtaken
+      if is_late and flight.num_asked < _MOST_ASKED:
+        flight.last = now
+        flight.num_asked += 1
+        flight.num_open += 1
+        self._num_again += 1
         self._todo.appendleft((self._num_given, key))
 
   def _start_readers(self) -> None:
     while self._num_readers < self._plan.num_readers:
       self._num_readers += 1
-      threading.Thread(
-        target=self._read, args=(self._num_readers,), daemon=True
-      ).start()
+      threading.Thread(target=self._read, daemon=True).start()
 
   def _wait_for(self, need: Need) -> float:
     """Waits until all is there; returns for how long since it last looked."""
-    self._blocked = self._full = False
     started = time.monotonic()
     while not all(key in self._held for key in need.keys):
       self._arrival.wait(_SLICE_SECONDS)
+      self._see_who_is_idle()
       now = time.monotonic()
       if now - started >= _SLICE_SECONDS:
         self._observe(now - started, now - started)
@@ -206,17 +227,25 @@ class Elastic:
         started = now
     return time.monotonic() - started
 
+  def _see_who_is_idle(self) -> None:
+    """Notes why readers stand still: the depth is used up, or the bytes."""
+    has_idle = self._num_busy < self._plan.num_readers
+    self._blocked = has_idle and not self._todo
+    self._full = has_idle and bool(self._todo) and not self._may_read()
+
   def _observe(
     self, wait: float, interval: float, latency: float = 0.0, work: float = 0.0
   ) -> None:
     self._waited += wait
-    if self._adaptive and self._num_given > 1:  # The first must be waited for.
-      # Without room for more bytes there is nothing to gain.
-      felt = 0.0 if self._full else wait
-      observed = Observation(felt, interval, latency, work, self._blocked)
-      self._state = congestion.advance(self._state, observed, self._bounds)
-      self._plan = self._state.plan(self._bounds)
-    self._blocked = self._full = False
+    if not self._adaptive or self._num_given <= 1:  # The first has no choice.
+      return
+    # Without room for more bytes there is nothing to gain.
+    felt = 0.0 if self._full else wait
+    observed = Observation(felt, interval, latency, work, self._blocked)
+    self._state = congestion.advance(self._state, observed, self._bounds)
+    before, self._plan = self._plan, self._state.plan(self._bounds)
+    if self._plan != before:
+      self._work.notify_all()
 
   def _take(self, need: Need) -> List[Any]:
     """Returns the payloads, and lets go of those used for the last time."""
@@ -229,24 +258,26 @@ class Elastic:
       if not self._uses[key]:
         del self._uses[key], self._held[key]
         self._num_bytes -= len(payload)
+        self._work.notify()  # There may be room for one more now.
     self._planned.popleft()
     self._num_given += 1
     return payloads
 
-  def _read(self, number: int) -> None:
-    """What a reader does; it stands still where the plan has none for it."""
+  def _read(self) -> None:
+    """What a reader does; it ends where the plan has no place for it."""
     while True:
       with self._work:
-        while not self._closed and not self._may_read(number):
+        while not self._is_superfluous() and not self._may_read():
           self._work.wait()
-        if self._closed:
+        if self._is_superfluous():
+          self._num_readers -= 1
           return
         _, key = self._todo.popleft()
         if key in self._held or key not in self._uses:
           continue  # It came before it could be asked for a second time.
         self._num_busy += 1
         began = time.monotonic()
-        self._started.setdefault(key, began)
+        self._flights.setdefault(key, _Flight(began, began))
       try:
         payload = self._fetch(key)
       except Exception as e:  # The element that needs it raises it.
@@ -257,15 +288,15 @@ class Elastic:
         self._arrival.notify()
 
   def _keep(self, key: Hashable, payload: Any, began: float) -> None:
-    if key not in self._started:  # The other one of two was first.
+    flight = self._flights.get(key)
+    if flight is None:  # Another answer to the same was first.
       return
     failed = isinstance(payload, Exception)
-    if failed and key in self._twice:
-      self._twice[key] -= 1
-      if self._twice[key]:  # The other one may do better.
-        return
-    self._twice.pop(key, None)
-    self._took[key] = time.monotonic() - self._started.pop(key)
+    flight.num_open -= 1
+    if failed and flight.num_open:  # Another one may do better.
+      return
+    del self._flights[key]
+    self._took[key] = time.monotonic() - flight.first
     self._held[key] = payload
     if not failed:
       self._timed.append((began, time.monotonic() - began))
@@ -274,20 +305,18 @@ class Elastic:
       self._num_fetched += 1
       self._bytes_fetched += len(payload)
 
-  def _may_read(self, number: int) -> bool:
-    if number > self._plan.num_readers:
-      return False
+  def _is_superfluous(self) -> bool:
+    return self._closed or self._num_readers > self._plan.num_readers
+
+  def _may_read(self) -> bool:
     if not self._todo:
-      self._blocked = True
       return False
     place, _ = self._todo[0]
     if place <= self._num_given:
       return True
     if place > self._num_given + self._plan.depth:
-      self._blocked = True
       return False
-    self._full = self._expected_bytes() > self._bounds.max_bytes
-    return not self._full
+    return self._expected_bytes() <= self._bounds.max_bytes
 
   def _expected_bytes(self) -> float:
     """Returns what will be held when one more reader is done."""

@@ -234,7 +234,9 @@ class Side:
 
     def numbered(content):
       nothing = tf.zeros(tf.shape(content), tf.int64)
-      return self._stream._parsed(content, nothing, nothing)
+      sizes = tf.strings.length(content)
+      whole = tf.strings.reduce_join(content)
+      return self._stream._parsed(whole, sizes, nothing, nothing)
 
     data = data.map(numbered).unbatch()
     data = data.map(
