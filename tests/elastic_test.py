@@ -112,6 +112,21 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(list(buffer), 30)
     self.assertLessEqual(buffer.meter().plan.num_readers, 4)
 
+  def test_what_was_planned_before_a_shrink_is_still_read(self):
+    storage = Storage(lambda key: 0.01)
+    buffer = Elastic(storage, single(80), BOUNDS, adaptive=False)
+    elements = iter(buffer)
+    next(elements)
+    buffer._plan = Plan(2, 30)
+    next(elements)  # Plans that far,
+    buffer._plan = Plan(2, 2)  # and shall be content with less.
+    time.sleep(0.1)
+    got = []
+    reader = threading.Thread(target=lambda: got.extend(elements), daemon=True)
+    reader.start()
+    reader.join(timeout=20)
+    self.assertLen(got, 78)
+
   def test_a_failure_is_told_where_it_is_due(self):
     def fetch(key):
       if key == 7:
@@ -178,7 +193,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
 
     got = [need.tag for need, _ in Elastic(fetch, single(40), BOUNDS)]
     self.assertEqual(got, list(range(40)))
-    self.assertEqual(asked[30], 2)
+    self.assertBetween(asked[30], 2, 4)
 
   def test_its_threads_end_with_it(self):
     before = threading.active_count()

@@ -73,7 +73,7 @@ class SideTest(parameterized.TestCase):
     served = storage.Storage(folder)
     side = input_sides.Side(name, served.address())
     seen = side.run(0.1, 0.4)
-    self.assertBetween(seen.images_per_second, 100, 900)
+    self.assertBetween(seen.images_per_second, 10, 900)
     self.assertGreater(seen.num_bytes.max(), 1e5)
     self.assertEqual(seen.depths.min() > 0, name == "ours")
 

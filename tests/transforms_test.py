@@ -126,6 +126,10 @@ class FloatsTest(tf.test.TestCase):
     transform = Transform(flip=True, dequantize=True)
     whole = self.floats(transform)
     self.assertAllEqual(self.floats(transform, [7, 150]), whole[[7, 150]])
+    one = transform.floats(
+      tf.constant(PIXELS[:, 2:8]), 0, tf.constant(7, tf.int64)
+    )
+    self.assertAllEqual(one, whole[7])
     self.assertNotAllClose(self.floats(transform, seed=1), whole)
 
 

@@ -176,7 +176,6 @@ class Elastic:
   def _plan_ahead(self) -> None:
     """Puts on the list what the next elements need."""
     end = self._num_given + self._plan.depth + 1
-    num_before = len(self._todo)
     while self._num_planned < end and not self._ended:
       need = next(self._needs, None)
       if need is None:
@@ -190,8 +189,8 @@ class Elastic:
       self._num_planned += 1
     self._ask_again()
     self._start_readers()
-    # Not all of them: to wake up in vain costs more than to decode an image.
-    self._work.notify(len(self._todo) - num_before)
+    # Not all of them: to wake up in vain costs as much as to decode an image.
+    self._work.notify(len(self._todo))
 
   def _ask_again(self) -> None:
     """Puts on the list again what is late."""

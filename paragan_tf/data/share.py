@@ -4,7 +4,8 @@ from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 
-# From images (uint8), labels and places in the run to an element.
+# From images (uint8), labels and places in the run to an element; of a batch or
+# of one image.
 Finish = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Tuple[Any, ...]]
 
 

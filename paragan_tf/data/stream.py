@@ -56,7 +56,7 @@ class Stream:
       self._streaming.num_lanes,
     )
     needed = lambda: needs(order, self._blocks.of_row, share)  # noqa: E731
-    return self._decoded(needed, share.batch_size).map(finish)
+    return self._decoded(needed, share.batch_size, finish)
 
   def images(self, rows: np.ndarray) -> Images:
     """Returns some images, decoded, in memory."""
@@ -67,7 +67,7 @@ class Stream:
         place = np.array([row], np.int64)
         yield elastic.Need((place, place), [(row, int(of_row[row]))], [1])
 
-    batches = self._decoded(needed, 1)
+    batches = self._decoded(needed, 1, lambda *image: image)
     pixels, labels = [], []
     for image, label, _ in batches.as_numpy_iterator():
       pixels.append(image)
@@ -93,7 +93,7 @@ class Stream:
       "input/retries": self._blocks.read_fn.num_retries,
     }
 
-  def _decoded(self, needed, batch_size: int) -> tf.data.Dataset:
+  def _decoded(self, needed, batch_size: int, finish) -> tf.data.Dataset:
     spec = (
       tf.TensorSpec([], tf.string),
       tf.TensorSpec([None], tf.int32),
@@ -104,8 +104,11 @@ class Stream:
       lambda: self._payloads(needed()), output_signature=spec
     )
     data = data.map(self._parsed).unbatch()
+    # Finished one by one: a whole batch would not stay in the core's cache.
     data = data.map(
-      self._image, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+      lambda *encoded: finish(*self._image(*encoded)),
+      num_parallel_calls=tf.data.AUTOTUNE,
+      deterministic=True,
     )
     return data.batch(batch_size, drop_remainder=True)
 

@@ -71,9 +71,11 @@ class Transform:
     return tf.ensure_shape(image, [*size, channels])
 
   def floats(self, images: tf.Tensor, seed: int, places: tf.Tensor):
-    """Returns uint8 images `[b, h, w, c]` as floats in [-1, 1]."""
+    """Returns uint8 images, `[b, h, w, c]` or one, as floats in [-1, 1]."""
     if not (self.flip or self.dequantize):
       return tf.cast(images, tf.float32) / 127.5 - 1.0
+    if images.shape.rank == 3:
+      return self._changed(images, seed, places)
     return tf.map_fn(
       lambda one: self._changed(one[0], seed, one[1]),
       (images, places),

@@ -120,6 +120,8 @@ class Side:
 
   def __init__(self, kind: str, address: str):
     cli.import_quietly("paragan_tf.api")
+    import tensorflow as tf
+
     from paragan_tf.data import reading, sources
     from paragan_tf.data.encoded import Streaming
     from paragan_tf.data.input_fn import InputFn
@@ -142,7 +144,7 @@ class Side:
     self._blocks = self._stream._blocks
     images = self._blocks.images
     self._bytes_of_image = float(np.mean(images.size)) + 16  # And its frame.
-    self._num_decoded = 0
+    self._num_decoded = tf.Variable(0, trainable=False)
     self._finish = self._counting(self._input_fn._finished)
     self._input_fn._finished = self._finish  # type: ignore[method-assign]
     self._read = Counted(reading.Patient())
@@ -151,7 +153,8 @@ class Side:
   def run(self, warm_seconds: float, seconds: float) -> Trace:
     """Feeds the device for so long, after a warm-up that does not count."""
     data = self._data()
-    self._read.num_bytes = self._num_decoded = num_taken = 0
+    self._read.num_bytes = num_taken = 0
+    self._num_decoded.assign(0)
     elements = iter(data)
     rows: List[List[float]] = []
     started = time.monotonic()
@@ -180,7 +183,7 @@ class Side:
 
   def _num_bytes(self, num_taken: int) -> float:
     """Returns the bytes that are held: encoded ones, and images as floats."""
-    decoded = BATCH_SIZE * self._num_decoded
+    decoded = int(self._num_decoded)
     floats = 4.0 * CHANNELS * RESOLUTION**2 * max(decoded - num_taken, 0)
     if self._kind != "ours":
       encoded = self._read.num_bytes - decoded * self._bytes_of_image
@@ -191,17 +194,13 @@ class Side:
     return floats + meter.num_bytes + max(given, 0) * self._bytes_of_image
 
   def _counting(self, finish: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `finish`, the last thing done with a batch, and counts those."""
+    """Returns `finish`, the last thing done with an image, and counts those."""
     import tensorflow as tf
 
-    def count(images):
-      self._num_decoded += 1
-      return images
-
-    def counted(images, labels, places):
-      images, labels = finish(images, labels, places)
-      same = tf.numpy_function(count, [images], tf.float32)
-      return tf.ensure_shape(same, images.shape), labels
+    def counted(image, label, place):
+      image, label = finish(image, label, place)
+      with tf.control_dependencies([self._num_decoded.assign_add(1)]):
+        return tf.identity(image), label
 
     return counted
 
@@ -240,12 +239,11 @@ class Side:
 
     data = data.map(numbered).unbatch()
     data = data.map(
-      self._stream._image,
+      lambda *encoded: self._finish(*self._stream._image(*encoded)),
       num_parallel_calls=tf.data.AUTOTUNE if auto else 2,
       deterministic=True,
     )
     data = data.batch(BATCH_SIZE, drop_remainder=True)
-    data = data.map(self._finish)
     options = tf.data.Options()
     options.threading.private_threadpool_size = MAX_READERS
     if auto:
