@@ -112,20 +112,15 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(list(buffer), 30)
     self.assertLessEqual(buffer.meter().plan.num_readers, 4)
 
-  def test_what_was_planned_before_a_shrink_is_still_read(self):
-    storage = Storage(lambda key: 0.01)
-    buffer = Elastic(storage, single(80), BOUNDS, adaptive=False)
-    elements = iter(buffer)
-    next(elements)
-    buffer._plan = Plan(2, 30)
-    next(elements)  # Plans that far,
-    buffer._plan = Plan(2, 2)  # and shall be content with less.
-    time.sleep(0.1)
-    got = []
-    reader = threading.Thread(target=lambda: got.extend(elements), daemon=True)
+  def test_a_reader_that_stood_still_is_woken_when_its_read_is_due(self):
+    # There is no room for the second key, and nothing is ever let go.
+    elements = [Need(i, [i // 40], [99]) for i in range(80)]
+    bounds = Bounds(Plan(2, 60), Plan(2, 60), max_bytes=1)
+    buffer, got = Elastic(Storage(), elements, bounds), []
+    reader = threading.Thread(target=lambda: got.extend(buffer), daemon=True)
     reader.start()
-    reader.join(timeout=20)
-    self.assertLen(got, 78)
+    reader.join(timeout=10)
+    self.assertLen(got, 80)
 
   def test_a_failure_is_told_where_it_is_due(self):
     def fetch(key):
