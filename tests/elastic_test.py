@@ -115,7 +115,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_reader_that_stood_still_is_woken_when_its_read_is_due(self):
     # There is no room for the second key, and nothing is ever let go.
     elements = [Need(i, [i // 40], [99]) for i in range(80)]
-    bounds = Bounds(Plan(2, 60), Plan(2, 60), max_bytes=1)
+    bounds = Bounds(Plan(2, 10), Plan(2, 10), max_bytes=1)
     buffer, got = Elastic(Storage(), elements, bounds), []
     reader = threading.Thread(target=lambda: got.extend(buffer), daemon=True)
     reader.start()
