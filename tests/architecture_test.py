@@ -10,12 +10,12 @@ from absl.testing import absltest, parameterized
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "paragan_tf"
 
-FREE = {"types", "collectives", "config"}
+FREE = {"types", "collectives", "config", "hashing"}
 ROOMS = {
   "data": {"types", "collectives"},
   "nets": {"types", "collectives"},
-  "game": {"types", "collectives"},
-  "sync": {"types", "collectives"},
+  "game": {"types", "collectives", "hashing"},
+  "sync": {"types", "collectives", "hashing"},
   "outputs": {"types", "collectives"},
   "engine": {"types", "collectives", "game", "sync"},
 }

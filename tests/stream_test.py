@@ -3,12 +3,13 @@
 import functools
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.data import preflight, sources
+from paragan_tf.data import preflight, reading, sources
 from paragan_tf.data.encoded import Streaming
 from paragan_tf.data.input_fn import InputFn
 
@@ -125,6 +126,33 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     for images in (heldout, reference):
       self.assertAllEqual(images.labels, images.pixels[:, 0, 0, 0] // 8 % 3)
     self.assertLen(input_fn.reference(7).pixels, 7)
+
+  def test_to_look_at_images_each_byte_is_read_once(self):
+    input_fn = self.make("tfrecord")
+    asked = []
+    read = reading.read
+
+    def counting(path, start, size):
+      asked.append((path, start, size))
+      return read(path, start, size)
+
+    with mock.patch.object(
+      reading.Patient.__init__,
+      "__defaults__",
+      (counting, *reading.Patient.__init__.__defaults__[1:]),
+    ):
+      reference = input_fn.reference(20)
+    self.assertLen(reference.pixels, 20)
+    self.assertLen(set(asked), len(asked))
+    spans = sorted((path, start, start + size) for path, start, size in asked)
+    for (a, _, end), (b, start, _) in zip(spans, spans[1:]):
+      self.assertTrue(a != b or end <= start)
+
+  def test_images_that_cannot_be_read_are_told(self):
+    input_fn = self.make("folder")
+    os.remove(input_fn.source.train.paths[0])
+    with self.assertRaisesRegex(ValueError, "cannot be read, tried once"):
+      input_fn.reference()
 
   def test_some_classes_are_numbered_anew(self):
     input_fn = self.make("folder", only_labels=["class2", 0])

@@ -60,18 +60,32 @@ class Stream:
 
   def images(self, rows: np.ndarray) -> Images:
     """Returns some images, decoded, in memory."""
+    # By place, so that each block is read once, and no more than these need.
+    order = np.argsort(rows, kind="stable")
+    part = Stream(
+      self._images.part(rows[order]),
+      self._resolution,
+      self._transform,
+      self._streaming,
+      self._seed,
+    )
+    return part._all().part(np.argsort(order))
+
+  def _all(self) -> Images:
+    """Returns all images in their order."""
     of_row = self._blocks.of_row
+    num_uses = np.bincount(of_row)
 
     def needed():
-      for row in rows:
-        place = np.array([row], np.int64)
-        yield elastic.Need((place, place), [(row, int(of_row[row]))], [1])
+      for row in np.arange(len(self)):
+        block, place = int(of_row[row]), np.array([row])
+        yield elastic.Need((place, place), [(0, block)], [int(num_uses[block])])
 
-    batches = self._decoded(needed, 1, lambda *image: image)
-    pixels, labels = [], []
-    for image, label, _ in batches.as_numpy_iterator():
-      pixels.append(image)
-      labels.append(label)
+    elements = self._decoded(needed, 1, lambda *image: image)
+    try:
+      pixels, labels, _ = zip(*elements.as_numpy_iterator())
+    except tf.errors.OpError as e:
+      raise ValueError(self.failure or str(e)) from e
     known = self._images.labels is not None or self._images.parse is not None
     return Images(
       np.concatenate(pixels), np.concatenate(labels) if known else None

@@ -15,7 +15,7 @@ from typing import Optional, Sequence, Union
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf import collectives
+from paragan_tf import collectives, hashing
 
 
 def normal(
@@ -53,12 +53,14 @@ def uniform(
   """
   share = collectives.replica_id() if share is None else share
   salt = zlib.crc32(f"{purpose}/{stream}/{seed}".encode())
-  key = _mixed(tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), _uint(salt)))
-  first = tf.cast(share, tf.uint32) * _uint(count)
+  key = hashing.mixed(
+    tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), hashing.uint(salt))
+  )
+  first = tf.cast(share, tf.uint32) * hashing.uint(count)
   place = tf.range(count, dtype=tf.int32)
-  bits = _mixed(_mixed(tf.cast(place, tf.uint32) + first) + key)
+  bits = hashing.mixed(hashing.mixed(tf.cast(place, tf.uint32) + first) + key)
   # The upper 24 bits, at the middle of their interval.
-  upper = tf.cast(tf.bitwise.right_shift(bits, _uint(8)), tf.float32)
+  upper = tf.cast(tf.bitwise.right_shift(bits, hashing.uint(8)), tf.float32)
   return (upper + 0.5) * 2.0**-24
 
 
@@ -76,15 +78,3 @@ def integers(
   places = uniform(count, seed, step, purpose, share) * num
   # Next to 1, a product in float32 may be rounded up to `num`.
   return low + tf.minimum(tf.cast(places, tf.int32), num - 1)
-
-
-def _mixed(x: tf.Tensor) -> tf.Tensor:
-  """Mixes 32 bits: two rounds of multiply and shift, a bijection."""
-  for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint(shift)))
-    x *= _uint(factor)
-  return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint(16)))
-
-
-def _uint(value: int) -> tf.Tensor:
-  return tf.constant(value, tf.uint32)

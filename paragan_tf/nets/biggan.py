@@ -26,6 +26,8 @@ class Generator(tf.Module):
   the first layer and for each block, 120 in all at 128 px.
   """
 
+  needs_classes = False
+
   def __init__(
     self,
     spec: ImageSpec,
@@ -39,6 +41,11 @@ class Generator(tf.Module):
     name: str = "g",
   ):
     super().__init__(name=name)
+    if self.needs_classes and not spec.num_classes:
+      raise ValueError(
+        "`num_classes` must be above 0 for this G, got 0: take data with "
+        "labels, or BigGAN's G."
+      )
     channels = plans.widths(spec.resolution, width, at_32=4)
     part = _part(z_dim, len(channels))
     self.z_dim, self.remat = part * len(channels), remat

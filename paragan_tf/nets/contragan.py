@@ -4,7 +4,7 @@ from typing import Optional
 
 import gin
 
-from paragan_tf.nets import biggan, norms, plans
+from paragan_tf.nets import biggan, plans
 from paragan_tf.types import ImageSpec
 
 
@@ -12,26 +12,7 @@ from paragan_tf.types import ImageSpec
 class Generator(biggan.Generator):
   """BigGAN's G, of classes only: D has nothing to say without them."""
 
-  def __init__(
-    self,
-    spec: ImageSpec,
-    seed: int,
-    width: int = 96,
-    z_dim: Optional[int] = None,
-    shared_dim: int = 128,
-    norm: norms.MakeNorm = norms.BatchNorm,
-    attention: plans.Attention = "auto",
-    remat: bool = False,
-    name: str = "g",
-  ):
-    if not spec.num_classes:
-      raise ValueError(
-        "`num_classes` must be above 0 for a ContraGAN, got 0: take data with "
-        "labels, or BigGAN's G."
-      )
-    super().__init__(
-      spec, seed, width, z_dim, shared_dim, norm, attention, remat, name
-    )
+  needs_classes = True
 
 
 @gin.register

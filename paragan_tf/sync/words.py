@@ -9,6 +9,8 @@ from typing import Sequence, Union
 
 import tensorflow as tf
 
+from paragan_tf import hashing
+
 # Two int32: a draw is a function of them.
 Seed = Union[tf.Tensor, Sequence[int]]
 
@@ -49,14 +51,14 @@ def _shifts(bits: int) -> tf.Tensor:
 def uniform(count: int, seed: Seed) -> tf.Tensor:
   """Returns `count` random numbers in (0, 1], float32."""
   # The upper 24 bits, at the middle of their interval.
-  upper = tf.bitwise.right_shift(_drawn(count, seed), _uint(8))
+  upper = tf.bitwise.right_shift(_drawn(count, seed), hashing.uint(8))
   return (tf.cast(upper, tf.float32) + 0.5) * 2.0**-24
 
 
 def integers(count: int, seed: Seed) -> tf.Tensor:
   """Returns `count` random numbers of 31 bits, int32."""
   return tf.bitcast(
-    tf.bitwise.right_shift(_drawn(count, seed), _uint(1)), tf.int32
+    tf.bitwise.right_shift(_drawn(count, seed), hashing.uint(1)), tf.int32
   )
 
 
@@ -68,18 +70,8 @@ def _drawn(count: int, seed: Seed) -> tf.Tensor:
   """
   seed = tf.bitcast(tf.convert_to_tensor(seed, tf.int32), tf.uint32)
   # The hash of 0 is 0, and seeds start there.
-  key = _mixed(_mixed(seed[0] + _uint(0x9E3779B9)) + seed[1])
+  key = hashing.mixed(
+    hashing.mixed(seed[0] + hashing.uint(0x9E3779B9)) + seed[1]
+  )
   place = tf.cast(tf.range(count, dtype=tf.int32), tf.uint32)
-  return _mixed(_mixed(place) + key)
-
-
-def _mixed(x: tf.Tensor) -> tf.Tensor:
-  """Mixes 32 bits: two rounds of multiply and shift, a bijection."""
-  for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint(shift)))
-    x *= _uint(factor)
-  return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint(16)))
-
-
-def _uint(value: int) -> tf.Tensor:
-  return tf.constant(value, tf.uint32)
+  return hashing.mixed(hashing.mixed(place) + key)
