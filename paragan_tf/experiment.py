@@ -1,19 +1,8 @@
 """What a run computes with, wired from gin: the file that knows every room."""
 
-import contextlib
-from typing import (
-  Any,
-  Callable,
-  Dict,
-  Iterator,
-  List,
-  Mapping,
-  Optional,
-  Sequence,
-)
+from typing import Callable, List, Mapping, Optional, Sequence
 
 import gin
-import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives
@@ -29,6 +18,7 @@ from paragan_tf.engine.estimator import (
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.engine.step import Player, Step
+from paragan_tf.evaluation import Evaluation
 from paragan_tf.game import losses
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
@@ -36,16 +26,14 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Schedule, Sequential
-from paragan_tf.nets import standing
 from paragan_tf.nets.norms import batch_norms
 from paragan_tf.nets.precision import Precise, in_precision
-from paragan_tf.outputs import checkpoints, features, metrics, samples
+from paragan_tf.outputs import checkpoints, features
 from paragan_tf.sync.exchange import AllReduce, Exchange
 from paragan_tf.types import ImageSpec, Net
 
 # From the data's spec, a seed and a name to a net.
 MakeNet = Callable[..., Net]
-_SAMPLE_SEED, _METRIC_SEED, _STANDING_SEED = 1, 2, 3
 
 
 @gin.configurable(denylist=["spec", "seed", "name"])
@@ -120,20 +108,17 @@ class Experiment:
     self.batch_size = batch_size
     self.input_fn = input_fn()
     self.spec = self.input_fn.spec
-    self.extractor = extractor
     self._nets = nets or {}
     self._augment = augment
     self._parts = (loss, self._schedule, ema, seed)
     with strategies.scope(strategy):
       self.step = self.make_step()
-    twin = self.step.ema.twin
-    if num_standing < 0:
-      raise ValueError(f"`num_standing` must be 0 or more, got {num_standing}.")
-    self._truncation = truncation
-    self._num_standing = num_standing
-    self._yardsticks: Dict[Any, metrics.Yardstick] = {}
+    conditional = bool(self.spec.num_classes)
     self.sampler = Sampler(
-      strategy, twin, bool(self.spec.num_classes), truncation=truncation
+      strategy, self.step.ema.twin, conditional, truncation=truncation
+    )
+    self.evaluation = Evaluation(
+      self.sampler, self.input_fn, extractor, self.plain_g, num_standing
     )
 
   def make_step(self, count: Optional[tf.Variable] = None) -> Step:
@@ -175,6 +160,11 @@ class Experiment:
   def images_per_step(self) -> int:
     """Real images that one step takes, over all replicas."""
     return self.batch_size * self.step.schedule.num_batches
+
+  @property
+  def mixes_classes(self) -> bool:
+    """Whether G draws between two classes; a user's net may know ids only."""
+    return self.spec.num_classes > 1 and "g" not in self._nets
 
   def check_input(self) -> None:
     """Says in a `ValueError` why training could not work on the input."""
@@ -281,114 +271,6 @@ class Experiment:
     for variable, value in zip(copy.variables, twin.variables):
       variable.assign(strategies.copies(self.strategy, value)[0])
     return copy
-
-  def grid(self, rows: int = 8) -> np.ndarray:
-    """Returns a picture of samples with fixed latent codes, a class a column.
-
-    Unconditional samples stand in eight columns.
-    """
-    columns = min(self.spec.num_classes or 8, 10)
-    labels = np.tile(np.arange(columns), rows)
-    return samples.grid(self.sampler(labels, _SAMPLE_SEED), columns)
-
-  @property
-  def mixes_classes(self) -> bool:
-    """Whether G draws between two classes; a user's net may know ids only."""
-    return self.spec.num_classes > 1 and "g" not in self._nets
-
-  def interpolation(self, rows: int = 8, columns: int = 8) -> np.ndarray:
-    """Returns a picture whose rows go from a class to the next one.
-
-    Each row has one latent code, and from left to right more of the next class.
-    """
-    first = np.arange(rows) % self.spec.num_classes
-    classes = np.eye(self.spec.num_classes, dtype=np.float32)
-    left, right = classes[first], np.roll(classes, -1, 0)[first]
-    shares = np.linspace(0.0, 1.0, columns)[None, :, None]
-    labels = left[:, None] + shares * (right - left)[:, None]
-    z = np.repeat(self.sampler.codes(rows, _SAMPLE_SEED), columns, 0)
-    labels = labels.reshape([rows * columns, -1])
-    return samples.grid(self.sampler(labels, _SAMPLE_SEED, z=z), columns)
-
-  def measure(
-    self,
-    num_samples: Optional[int],
-    num_reference: Optional[int] = None,
-    progress=None,
-  ) -> List[metrics.MetricValue]:
-    """Returns the metric values of the moving average of G.
-
-    Args:
-      num_samples: How many samples; as many as there are held-out images if
-        `None`.
-      num_reference: How many images of the training set to hold them against;
-        as many as there are at hand if `None`.
-      progress: Called with the images done and their total.
-    """
-    counts = (num_samples, num_reference)
-    if counts not in self._yardsticks:
-      self._yardsticks[counts] = self._yardstick(*counts, progress)
-    sampling = metrics.Sampling(
-      ema=True,
-      truncation=self._truncation,
-      bn_mode=f"standing, {self._num_standing}"
-      if self._num_standing
-      else "stored",
-      seed=_METRIC_SEED,
-    )
-    with self._metric_sampler() as sampler:
-      return self._yardsticks[counts].measure(
-        lambda labels, start: sampler(labels, _METRIC_SEED, start),
-        sampling,
-        progress,
-      )
-
-  @contextlib.contextmanager
-  def _metric_sampler(self) -> Iterator[Sampler]:
-    """Gives what draws for metrics."""
-    if not self._num_standing:
-      yield self.sampler
-      return
-    g, size, num_classes = self.plain_g(), 256, self.spec.num_classes
-    codes = self.sampler.codes(self._num_standing * size, _STANDING_SEED)
-    labels = np.random.RandomState(0).randint(
-      max(num_classes, 1), size=len(codes)
-    )
-    batches = (
-      (
-        tf.constant(codes[i : i + size]),
-        tf.constant(labels[i : i + size], tf.int32) if num_classes else None,
-      )
-      for i in range(0, len(codes), size)
-    )
-    with standing.standing_statistics(g, batches):
-      yield Sampler(
-        tf.distribute.get_strategy(),
-        g,
-        bool(num_classes),
-        size,
-        self._truncation,
-      )
-
-  def _yardstick(
-    self, num_samples: Optional[int], num_reference: Optional[int], progress
-  ) -> metrics.Yardstick:
-    assert self.extractor is not None
-    extractor = self.extractor()
-    conditional = bool(self.spec.num_classes)
-    reference = self.input_fn.reference(num_reference)
-    heldout = self.input_fn.heldout()
-    return metrics.Yardstick(
-      extractor,
-      reference.pixels,
-      heldout.pixels,
-      heldout.labels if conditional else None,
-      reference.labels if conditional else None,
-      reference_split=self.input_fn.split,
-      num_samples=num_samples,
-      progress=progress,
-      knows_classes=extractor.classes_of == self.input_fn.name,
-    )
 
   def summary(self) -> str:
     """Returns what would run, in a few lines."""

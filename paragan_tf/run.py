@@ -229,10 +229,11 @@ class Run:
     return values
 
   def _measured(self, num_samples) -> List[metrics.MetricValue]:
-    if self.experiment.extractor is None:
+    if not self.experiment.evaluation.can_measure:
       return []
     print("Measuring ...", flush=True)
-    values = self.experiment.measure(num_samples, self._num_metric_reference)
+    evaluation = self.experiment.evaluation
+    values = evaluation.measure(num_samples, self._num_metric_reference)
     assert self._records is not None
     self._records.metric(self.done, [value.to_json() for value in values])
     return values
@@ -270,7 +271,7 @@ class Run:
     del logs
     if self._records is None:
       return
-    grid = self.experiment.grid()
+    grid = self.experiment.evaluation.grid()
     scale = samples.scale_for(self.experiment.spec.resolution)
     samples.write_png(samples.png_path(self.model_dir, step), grid, scale)
     self._records.image(step, "samples", grid)
@@ -278,7 +279,7 @@ class Run:
   def _interpolate(self) -> None:
     if self._records is None or not self.experiment.mixes_classes:
       return
-    grid = self.experiment.interpolation()
+    grid = self.experiment.evaluation.interpolation()
     scale = samples.scale_for(self.experiment.spec.resolution)
     samples.write_png(samples.interpolation_path(self.model_dir), grid, scale)
     self._records.image(self.done, "interpolation", grid)

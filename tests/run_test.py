@@ -79,7 +79,7 @@ class MeasureTest(tf.test.TestCase):
     for norm in norms.batch_norms(twin):
       norm.mean.assign(tf.fill(norm.mean.shape, 3.0))  # As if far behind.
     before = {v.name: v.numpy() for v in twin.variables}
-    value = made.measure(100, 200)[0]
+    value = made.evaluation.measure(100, 200)[0]
     for v in twin.variables:
       self.assertAllEqual(v, before[v.name])
     return value
@@ -193,7 +193,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     # A linear G knows its classes from the start.
     config.load(["gin/runs/fashion.gin"], [*TINY, *LINEAR])
     made = experiment.Experiment(ONE("/cpu:0"))
-    picture = made.interpolation(rows=3, columns=5)
+    picture = made.evaluation.interpolation(rows=3, columns=5)
     self.assertEqual(picture.shape, (3 * 33 - 1, 5 * 33 - 1, 1))
     # The second row goes from class 1 to 2, both with the second code.
     z = np.repeat(made.sampler.codes(2, seed=1)[1:], 2, 0)

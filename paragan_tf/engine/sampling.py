@@ -28,7 +28,7 @@ class Sampler:
   ):
     if truncation is not None and truncation <= 0:
       raise ValueError(f"`truncation` must be above 0, got {truncation}.")
-    self._truncation = truncation
+    self.truncation = truncation
     num = Processes(strategy).num_local_replicas
     self._strategy = strategy
     self._num_replicas = num
@@ -78,10 +78,10 @@ class Sampler:
     shape = [self._batch_size, self._z_dim]
     if z is not None:
       return tf.constant(np.resize(z[: shape[0]], shape), tf.float32)
-    if self._truncation is None:
+    if self.truncation is None:
       return tf.random.stateless_normal(shape, [seed, start], alg="philox")
     # Exactly: equal shares of what the distribution has between the ends.
-    upper = 0.5 * (1.0 + math.erf(self._truncation / math.sqrt(2.0)))
+    upper = 0.5 * (1.0 + math.erf(self.truncation / math.sqrt(2.0)))
     shares = tf.random.stateless_uniform(
       shape, [seed, start], 1.0 - upper, upper, alg="philox"
     )

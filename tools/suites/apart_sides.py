@@ -104,7 +104,7 @@ class Learner(TwoDevices):
 
   def distance(self) -> float:
     """Returns the Frechet distance of the average of G to the training set."""
-    values = self._experiment.measure(self._num_samples)
+    values = self._experiment.evaluation.measure(self._num_samples)
     return next(v.value for v in values if v.name == "frechet")
 
 

@@ -75,17 +75,17 @@ class Learner:
       self._inner_loop(_STEPS_AT_ONCE)
       self._seconds += (time.process_time() - started) / _NUM_CORES
       self._step += _STEPS_AT_ONCE
-    values = self._experiment.measure(_NUM_SAMPLES, _NUM_REFERENCE)
+    values = self._experiment.evaluation.measure(_NUM_SAMPLES, _NUM_REFERENCE)
     return Look(self._step, self._seconds, *(value.value for value in values))
 
   def floor(self) -> List[float]:
     """Returns what real images get that were not trained on."""
-    values = self._experiment.measure(_NUM_SAMPLES, _NUM_REFERENCE)
+    values = self._experiment.evaluation.measure(_NUM_SAMPLES, _NUM_REFERENCE)
     return [value.floor for value in values]
 
   def picture(self) -> np.ndarray:
     """Returns samples, a class a column."""
-    return np.asarray(self._experiment.grid())
+    return np.asarray(self._experiment.evaluation.grid())
 
 
 def run(quick: bool) -> Result:

@@ -1,0 +1,154 @@
+"""What the average of G shows: pictures, and how good its samples are."""
+
+import contextlib
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from paragan_tf.data.input_fn import InputFn
+from paragan_tf.engine.sampling import Sampler
+from paragan_tf.nets import standing
+from paragan_tf.outputs import features, metrics, samples
+from paragan_tf.types import Net
+
+_SAMPLE_SEED, _METRIC_SEED, _STANDING_SEED = 1, 2, 3
+
+
+class Evaluation:
+  """Draws and measures.
+
+  Args:
+    sampler: Draws from the average of G.
+    input_fn: The real images to hold samples against.
+    extractor: Makes what describes images; without it, nothing is measured.
+    plain_g: Makes a copy of the average of G with plain variables.
+    num_standing: Batches of samples whose batch-norm statistics metrics use, in
+      place of the moving average; 0 for that one.
+  """
+
+  def __init__(
+    self,
+    sampler: Sampler,
+    input_fn: InputFn,
+    extractor: Optional[Callable[[], features.Extractor]],
+    plain_g: Callable[[], Net],
+    num_standing: int,
+  ):
+    if num_standing < 0:
+      raise ValueError(f"`num_standing` must be 0 or more, got {num_standing}.")
+    self._sampler = sampler
+    self._input_fn = input_fn
+    self._num_classes = input_fn.spec.num_classes
+    self._extractor = extractor
+    self._plain_g = plain_g
+    self._num_standing = num_standing
+    self._yardsticks: Dict[Any, metrics.Yardstick] = {}
+
+  @property
+  def can_measure(self) -> bool:
+    """Whether there is something to measure with."""
+    return self._extractor is not None
+
+  def grid(self, rows: int = 8) -> np.ndarray:
+    """Returns a picture of samples with fixed latent codes, a class a column.
+
+    Unconditional samples stand in eight columns.
+    """
+    columns = min(self._num_classes or 8, 10)
+    labels = np.tile(np.arange(columns), rows)
+    return samples.grid(self._sampler(labels, _SAMPLE_SEED), columns)
+
+  def interpolation(self, rows: int = 8, columns: int = 8) -> np.ndarray:
+    """Returns a picture whose rows go from a class to the next one.
+
+    Each row has one latent code, and from left to right more of the next class.
+    """
+    first = np.arange(rows) % self._num_classes
+    classes = np.eye(self._num_classes, dtype=np.float32)
+    left, right = classes[first], np.roll(classes, -1, 0)[first]
+    shares = np.linspace(0.0, 1.0, columns)[None, :, None]
+    labels = left[:, None] + shares * (right - left)[:, None]
+    z = np.repeat(self._sampler.codes(rows, _SAMPLE_SEED), columns, 0)
+    labels = labels.reshape([rows * columns, -1])
+    return samples.grid(self._sampler(labels, _SAMPLE_SEED, z=z), columns)
+
+  def measure(
+    self,
+    num_samples: Optional[int],
+    num_reference: Optional[int] = None,
+    progress=None,
+  ) -> List[metrics.MetricValue]:
+    """Returns the metric values of the moving average of G.
+
+    Args:
+      num_samples: How many samples; as many as there are held-out images if
+        `None`.
+      num_reference: How many images of the training set to hold them against;
+        as many as there are at hand if `None`.
+      progress: Called with the images done and their total.
+    """
+    counts = (num_samples, num_reference)
+    if counts not in self._yardsticks:
+      self._yardsticks[counts] = self._yardstick(*counts, progress)
+    sampling = metrics.Sampling(
+      ema=True,
+      truncation=self._sampler.truncation,
+      bn_mode=f"standing, {self._num_standing}"
+      if self._num_standing
+      else "stored",
+      seed=_METRIC_SEED,
+    )
+    with self._metric_sampler() as sampler:
+      return self._yardsticks[counts].measure(
+        lambda labels, start: sampler(labels, _METRIC_SEED, start),
+        sampling,
+        progress,
+      )
+
+  @contextlib.contextmanager
+  def _metric_sampler(self) -> Iterator[Sampler]:
+    """Gives what draws for metrics."""
+    if not self._num_standing:
+      yield self._sampler
+      return
+    g, size, num_classes = self._plain_g(), 256, self._num_classes
+    codes = self._sampler.codes(self._num_standing * size, _STANDING_SEED)
+    labels = np.random.RandomState(0).randint(
+      max(num_classes, 1), size=len(codes)
+    )
+    batches = (
+      (
+        tf.constant(codes[i : i + size]),
+        tf.constant(labels[i : i + size], tf.int32) if num_classes else None,
+      )
+      for i in range(0, len(codes), size)
+    )
+    with standing.standing_statistics(g, batches):
+      yield Sampler(
+        tf.distribute.get_strategy(),
+        g,
+        bool(num_classes),
+        size,
+        self._sampler.truncation,
+      )
+
+  def _yardstick(
+    self, num_samples: Optional[int], num_reference: Optional[int], progress
+  ) -> metrics.Yardstick:
+    assert self._extractor is not None
+    extractor = self._extractor()
+    conditional = bool(self._num_classes)
+    reference = self._input_fn.reference(num_reference)
+    heldout = self._input_fn.heldout()
+    return metrics.Yardstick(
+      extractor,
+      reference.pixels,
+      heldout.pixels,
+      heldout.labels if conditional else None,
+      reference.labels if conditional else None,
+      reference_split=self._input_fn.split,
+      num_samples=num_samples,
+      progress=progress,
+      knows_classes=extractor.classes_of == self._input_fn.name,
+    )
