@@ -36,6 +36,17 @@ def static_replica_id() -> Optional[int]:
   return None if number is None else int(number)
 
 
+def device_kind() -> str:
+  """Returns what the replicas run on: `tpu`, `gpu` or `cpu`."""
+  strategy = tf.distribute.get_strategy()
+  if _num_shards() or isinstance(strategy, tf.distribute.TPUStrategy):
+    return "tpu"
+  if tf.distribute.has_strategy():
+    names = strategy.extended.worker_devices
+    return "gpu" if any("GPU:" in name.upper() for name in names) else "cpu"
+  return "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
+
+
 def on_core(index: int) -> ContextManager:
   """Places operations on one of the cores of this replica, if it has several.
 

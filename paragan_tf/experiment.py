@@ -5,7 +5,7 @@ from typing import Callable, List, Mapping, Optional, Sequence
 import gin
 import tensorflow as tf
 
-from paragan_tf import collectives
+from paragan_tf import collectives, hardware
 from paragan_tf.data import preflight
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
@@ -26,8 +26,10 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Schedule, Sequential
+from paragan_tf.nets.joint import Joined
 from paragan_tf.nets.norms import batch_norms
 from paragan_tf.nets.precision import Precise, in_precision
+from paragan_tf.nets.wrapped import Wrapped
 from paragan_tf.outputs import checkpoints, features
 from paragan_tf.sync.exchange import AllReduce, Exchange
 from paragan_tf.types import ImageSpec, Net
@@ -56,7 +58,7 @@ def player(
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
   return Player(
-    in_precision(net(spec=spec, seed=seed, name=name), precision),
+    _laid_out(net(spec=spec, seed=seed, name=name), precision),
     optimizer(name=f"{name}_optimizer"),
     exchange(name=f"{name}_exchange"),
     clip_norm,
@@ -297,6 +299,12 @@ class Experiment:
     return "\n".join(lines)
 
 
+def _laid_out(net: Net, precision: str) -> Net:
+  if hardware.Layout().join_power_iterations:
+    net = Joined(net)
+  return in_precision(net, precision)
+
+
 def _check_alone(schedule: Schedule, nets: Mapping[str, Net]) -> None:
   """Refuses norms that wait for replicas which play the other player."""
   if schedule.plays_both(collectives.num_replicas()):
@@ -313,6 +321,8 @@ def _check_alone(schedule: Schedule, nets: Mapping[str, Net]) -> None:
 def _kind(net: Net) -> str:
   if isinstance(net, Precise):
     return f"{_kind(net.net)} in {net.dtype.name}"
+  if isinstance(net, Wrapped):
+    return _kind(net.net)
   return type(net).__module__.split(".")[-1]
 
 

@@ -12,9 +12,9 @@ PACKAGE = ROOT / "paragan_tf"
 
 FREE = {"types", "collectives", "config", "hashing"}
 ROOMS = {
-  "data": {"types", "collectives"},
-  "nets": {"types", "collectives"},
-  "game": {"types", "collectives", "hashing"},
+  "data": {"types", "collectives", "hardware"},
+  "nets": {"types", "collectives", "hardware"},
+  "game": {"types", "collectives", "hashing", "hardware"},
   "sync": {"types", "collectives", "hashing"},
   "outputs": {"types", "collectives"},
   "engine": {"types", "collectives", "game", "sync"},
@@ -51,6 +51,9 @@ class ArchitectureTest(parameterized.TestCase):
   @parameterized.parameters(*sorted(FREE))
   def test_the_ground_imports_nothing_of_ours(self, name):
     self.assertEmpty(ours(PACKAGE / f"{name}.py"))
+
+  def test_hardware_stands_on_the_ground(self):
+    self.assertEqual(ours(PACKAGE / "hardware.py"), {"collectives"})
 
   @parameterized.named_parameters(*((room, room) for room in ROOMS))
   def test_a_room_imports_only_what_lies_before_it(self, room):

@@ -13,6 +13,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
+from paragan_tf import hardware
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.losses import LossFn
 from paragan_tf.game.penalties import Penalty, View
@@ -147,7 +148,8 @@ def judge(d: Net, images, labels, mode: Mode) -> Verdict:
 
 def _verdicts(d: Net, batch: Batch, fakes: Fakes) -> Tuple[Verdict, Verdict]:
   """Judges real and fake in one pass, or in two if D has batch statistics."""
-  if getattr(d, "uses_batch_statistics", False):
+  apart = not hardware.Layout().one_pass
+  if apart or getattr(d, "uses_batch_statistics", False):
     return (
       judge(d, batch.images, batch.labels, Mode.TURN),
       judge(d, fakes.images, fakes.labels, Mode.WATCH),

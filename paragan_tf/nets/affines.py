@@ -3,13 +3,15 @@
     gamma, beta = affine(cond, mode)    # [c] each, or [b, c]
 
 `cond` is what the affine asks for: nothing, labels, or a vector. The variables
-have no scope of their own: they belong to the norm.
+have no scope of their own: they belong to the norm. Those that are a product of
+`rows(cond)` and `tables(mode)` may be computed with others, see `joint.py`.
 """
 
 from typing import Any, Callable, Tuple
 
 import tensorflow as tf
 
+from paragan_tf.hardware import Layout
 from paragan_tf.nets import layers
 from paragan_tf.nets.remat import read
 from paragan_tf.types import Mode
@@ -40,6 +42,7 @@ class ByClass(tf.Module):
 
   def __init__(self, channels: int, num_classes: int):
     super().__init__()
+    self.joined = Layout().join_projections
     self.num_classes = num_classes
     shape = [num_classes, channels]
     self.gamma = tf.Variable(tf.zeros(shape), name="gamma")
@@ -47,10 +50,17 @@ class ByClass(tf.Module):
 
   def __call__(self, cond: tf.Tensor, mode: Mode) -> Pair:
     """Maps labels, as in `layers.class_weights`, to `[b, c]` each."""
-    weights = layers.class_weights(cond, self.num_classes)
-    return tf.matmul(weights, read(self.gamma)), tf.matmul(
-      weights, read(self.beta)
-    )
+    rows = self.rows(cond)
+    gamma, beta = (tf.matmul(rows, table) for table in self.tables(mode))
+    return gamma, beta
+
+  def rows(self, cond: tf.Tensor) -> tf.Tensor:
+    """Returns what the tables are multiplied by."""
+    return layers.class_weights(cond, self.num_classes)
+
+  def tables(self, mode: Mode) -> Pair:
+    """Returns what gives `gamma` and what gives `beta`."""
+    return read(self.gamma), read(self.beta)
 
 
 class ByVector(tf.Module):
@@ -60,6 +70,7 @@ class ByVector(tf.Module):
     self, channels: int, inputs: int, init: layers.Init, spectral: bool
   ):
     super().__init__()
+    self.joined = Layout().join_projections
     self.gamma, self.beta = (
       layers.Linear(inputs, channels, init, spectral, bias=False, name=name)
       for name in ("gamma", "beta")
@@ -68,6 +79,14 @@ class ByVector(tf.Module):
   def __call__(self, cond: tf.Tensor, mode: Mode) -> Pair:
     """Maps `[b, inputs]` to `[b, c]` each."""
     return self.gamma(cond, mode), self.beta(cond, mode)
+
+  def rows(self, cond: tf.Tensor) -> tf.Tensor:
+    """Returns what the tables are multiplied by."""
+    return cond
+
+  def tables(self, mode: Mode) -> Pair:
+    """Returns what gives `gamma` and what gives `beta`."""
+    return self.gamma.weight(mode), self.beta.weight(mode)
 
 
 class SelfModulation(tf.Module):

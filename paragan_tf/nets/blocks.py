@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 import tensorflow as tf
 
 from paragan_tf.nets import attention as attentions
-from paragan_tf.nets import layers, norms
+from paragan_tf.nets import joint, layers, norms
 from paragan_tf.nets.remat import remat as rematerialized
 from paragan_tf.types import Mode
 
@@ -28,11 +28,12 @@ def run(
   Attention follows the block number `place`. With `remat` only what passes
   from one to the next is kept for the gradient.
   """
-  for i, (block, cond) in enumerate(zip(blocks, conds)):
-    call = functools.partial(rematerialized, block) if remat else block
-    x = call(x, cond, mode)
-    if attention is not None and i == place:
-      x = attention(x, cond, mode)
+  with joint.projections([] if remat else blocks, conds, mode):
+    for i, (block, cond) in enumerate(zip(blocks, conds)):
+      call = functools.partial(rematerialized, block) if remat else block
+      x = call(x, cond, mode)
+      if attention is not None and i == place:
+        x = attention(x, cond, mode)
   return x
 
 

@@ -1,11 +1,7 @@
 """Layers with explicit shapes, named variables and stateless initial values.
 
-A layer that changes the resolution is one convolution, not a resize and a
-convolution: nearest upsampling by two and a 3x3 kernel are one transposed 4x4
-kernel, and a 3x3 kernel and 2x2 average pooling are one strided 4x4 kernel.
-The function is the same, with 4/9 of the multiply-adds and no large temporary.
-
-A layer computes in the precision of its input. Its weights, and what is done to
+How a product is computed is chosen by `hardware.Layout`, see `layout.py`. A
+layer computes in the precision of its input. Its weights, and what is done to
 them before they are used, are float32.
 """
 
@@ -13,13 +9,13 @@ import math
 import zlib
 from typing import Callable, Optional, Sequence
 
-import gin
 import tensorflow as tf
 
+from paragan_tf.hardware import Layout
+from paragan_tf.nets import joint, layout
+from paragan_tf.nets.layout import pool, upsample  # noqa: F401
 from paragan_tf.nets.remat import move, read
 from paragan_tf.types import Mode
-
-_NARROW = 4  # Output channels up to which a convolution is a matrix product.
 
 # From a variable's full name and shape to its first value.
 Init = Callable[[str, Sequence[int]], tf.Tensor]
@@ -103,6 +99,7 @@ class Weight(tf.Module):
     self, shape: Sequence[int], init: Init, spectral: bool, name: str = "weight"
   ):
     super().__init__(name=name)
+    self.as_matrix = Layout().weights_as_matrices
     with self.name_scope as scope:
       self.w = tf.Variable(init(scope + "w", shape), name="w")
       self.u: Optional[tf.Variable] = None
@@ -112,6 +109,9 @@ class Weight(tf.Module):
 
   def __call__(self, mode: Mode) -> tf.Tensor:
     """Returns the kernel; `Mode.TURN` makes one power iteration."""
+    kernel = joint.ready(self)
+    if kernel is not None:
+      return kernel
     w = read(self.w)
     if self.u is None:
       return w
@@ -123,6 +123,8 @@ class Weight(tf.Module):
       u = _unit(tf.matmul(v, constant))
       move(self.u, u)
     sigma = tf.reduce_sum(tf.matmul(v, matrix) * u)
+    if self.as_matrix:
+      return tf.reshape(matrix / sigma, w.shape)
     return w / sigma
 
 
@@ -139,13 +141,14 @@ class Linear(tf.Module):
     name: str = "linear",
   ):
     super().__init__(name=name)
+    self.product = layout.aligned(tf.matmul, Layout().multiple)
     with self.name_scope:
       self.weight = Weight([inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
 
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Maps `[b, inputs]` to `[b, outputs]`."""
-    y = tf.matmul(x, tf.cast(self.weight(mode), x.dtype))
+    y = self.product(x, tf.cast(self.weight(mode), x.dtype))
     return y if self.bias is None else biased(y, self.bias)
 
 
@@ -170,14 +173,12 @@ class Embedding(tf.Module):
     return tf.matmul(class_weights(labels, table.shape[0]), table)
 
 
-@gin.configurable(allowlist=["fused"])
 class Conv(tf.Module):
   """A convolution that keeps, doubles or halves the resolution.
 
   `resize="up"` is nearest upsampling by two, then the kernel; `"down"` is the
   kernel, then 2x2 average pooling. Kernels of size 1 commute with both, and
-  run at the lower resolution. `fused=False` computes it as it is said here,
-  one operation after the other.
+  run at the lower resolution, unless the layout has resizes apart.
   """
 
   def __init__(
@@ -189,7 +190,6 @@ class Conv(tf.Module):
     resize: Optional[str] = None,
     spectral: bool = False,
     bias: bool = True,
-    fused: bool = True,
     name: str = "conv",
   ):
     super().__init__(name=name)
@@ -199,105 +199,22 @@ class Conv(tf.Module):
       raise ValueError(
         f"`resize` of a `Conv` must be None, 'up' or 'down', got {resize!r}."
       )
-    self.resize = resize
-    self.size = size
-    self.fused = fused
+    chosen, shape = Layout(), [size, size, inputs, outputs]
+    self.before, self.after, conv = layout.parts(chosen, shape, resize)
+    self.conv = layout.aligned(conv, chosen.multiple)
     with self.name_scope:
-      self.weight = Weight([size, size, inputs, outputs], init, spectral)
+      self.weight = Weight(shape, init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
 
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Maps `[b, h, w, inputs]` to `[b, h', w', outputs]`."""
-    w = self.weight(mode)
-    convolve = self._fused if self.fused else self._plain
-    return convolve(x, w)
-
-  def _fused(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    if self.size == 1 and self.resize == "up":
-      return upsample(self._biased(_conv(x, w)))
-    if self.size == 1 and self.resize == "down":
-      return self._biased(_conv(pool(x), w))
-    if self.resize == "up":
-      return self._biased(_upsampled_conv(x, w))
-    if self.resize == "down":
-      return self._biased(_pooled_conv(x, w))
-    is_narrow = self.size == 3 and w.shape[-1] <= _NARROW
-    return self._biased((_narrow_conv if is_narrow else _conv)(x, w))
-
-  def _plain(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    y = self._biased(_conv(upsample(x) if self.resize == "up" else x, w))
-    return pool(y) if self.resize == "down" else y
-
-  def _biased(self, y: tf.Tensor) -> tf.Tensor:
-    return y if self.bias is None else biased(y, self.bias)
+    y = self.conv(self.before(x), self.weight(mode))
+    return self.after(y if self.bias is None else biased(y, self.bias))
 
 
 def biased(y: tf.Tensor, b: tf.Variable) -> tf.Tensor:
   """Adds a bias to each channel, in the precision of `y`."""
   return tf.nn.bias_add(y, tf.cast(read(b), y.dtype))
-
-
-@tf.custom_gradient
-def upsample(x: tf.Tensor) -> tf.Tensor:
-  """Doubles height and width, each pixel four times."""
-  size = [2 * x.shape[1], 2 * x.shape[2]]
-  # XLA knows the resize, but not its gradient.
-  y = tf.raw_ops.ResizeNearestNeighbor(images=x, size=size)
-  return y, lambda dy: 4.0 * pool(dy)
-
-
-def pool(x: tf.Tensor) -> tf.Tensor:
-  """Halves height and width by the mean of each 2x2 block."""
-  return tf.nn.avg_pool2d(x, 2, 2, "VALID")
-
-
-def _conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  return tf.nn.conv2d(x, tf.cast(w, x.dtype), 1, "SAME")
-
-
-def _narrow_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  """Returns `conv2d(x, w)` as one matrix product and nine shifted adds.
-
-  A kernel with the image's few channels leaves a convolution's vector lanes
-  empty; its gradient takes up to ten times as long as this one's.
-  """
-  size, _, inputs, outputs = w.shape
-  w = tf.cast(w, x.dtype)
-  columns = tf.reshape(tf.transpose(w, [2, 0, 1, 3]), [inputs, -1])
-  y = tf.matmul(tf.reshape(x, [-1, inputs]), columns)
-  height, width = x.shape[1:3]
-  y = tf.reshape(y, [-1, height, width, size * size, outputs])
-  y = tf.pad(y, [[0, 0], [1, 1], [1, 1], [0, 0], [0, 0]])
-  return tf.add_n(
-    [
-      y[:, i : i + height, j : j + width, size * i + j]
-      for i in range(size)
-      for j in range(size)
-    ]
-  )
-
-
-def _upsampled_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  """Returns `conv2d(upsample(x), w)` as one transposed convolution."""
-  kernel = _block_sum(tf.reverse(tf.transpose(w, [0, 1, 3, 2]), [0, 1]))
-  shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], w.shape[3]]
-  kernel = tf.cast(kernel, x.dtype)
-  return tf.nn.conv2d_transpose(x, kernel, shape, 2, "SAME")
-
-
-def _pooled_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  """Returns `pool(conv2d(x, w))` as one strided convolution."""
-  kernel = tf.cast(0.25 * _block_sum(w), x.dtype)
-  return tf.nn.conv2d(x, kernel, 2, "SAME")
-
-
-def _block_sum(w: tf.Tensor) -> tf.Tensor:
-  """Returns the full convolution of a kernel with a 2x2 block of ones."""
-  rest = [[0, 0], [0, 0]]
-  rows = tf.pad(w, [[0, 1], [0, 0], *rest]) + tf.pad(w, [[1, 0], [0, 0], *rest])
-  return tf.pad(rows, [[0, 0], [0, 1], *rest]) + tf.pad(
-    rows, [[0, 0], [1, 0], *rest]
-  )
 
 
 def _unit(x: tf.Tensor) -> tf.Tensor:

@@ -5,48 +5,27 @@ Weights, statistics of norms, spectral norms, the softmax of attention, the end
 of D and all losses stay float32.
 """
 
-from typing import Any, Optional
-
 import tensorflow as tf
 
-from paragan_tf.types import Mode, Net, Verdict
+from paragan_tf.nets.wrapped import Wrapped
+from paragan_tf.types import Net, Verdict
 
 PRECISIONS = {"float32": tf.float32, "bfloat16": tf.bfloat16}
 
 
-class Precise(tf.Module):
+class Precise(Wrapped):
   """Calls a net in a precision, and gives float32 back."""
 
   def __init__(self, net: Net, dtype: tf.DType):
-    super().__init__(name="precise")
-    self.net = net
+    super().__init__(net)
     self.dtype = dtype
 
-  def __getattr__(self, name: str) -> Any:
-    # What the net has beside its calls: `z_dim`, `uses_batch_statistics`, ...
-    if name == "net":
-      raise AttributeError(name)
-    return getattr(self.net, name)
-
-  def __call__(
-    self, x: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
-  ) -> tf.Tensor:
-    """Maps one replica's batch."""
-    y = self.net(tf.cast(x, self.dtype), labels, mode)
-    return tf.cast(y, tf.float32)
-
-  @property
-  def judge(self):
-    """All that D says, if the net can say more than logits."""
-    full = self.net.judge
-
-    def judge(images, labels, mode: Mode) -> Verdict:
-      verdict = full(tf.cast(images, self.dtype), labels, mode)
-      return Verdict(
-        *(None if x is None else tf.cast(x, tf.float32) for x in verdict)
-      )
-
-    return judge
+  def run(self, fn, x, labels, mode):
+    """Turns what goes in, and what comes out."""
+    y = fn(tf.cast(x, self.dtype), labels, mode)
+    if not isinstance(y, Verdict):
+      return tf.cast(y, tf.float32)
+    return Verdict(*(p if p is None else tf.cast(p, tf.float32) for p in y))
 
 
 def in_precision(net: Net, precision: str) -> Net:

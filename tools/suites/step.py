@@ -23,7 +23,10 @@ from tools.suites.tfgan_estimator import Estimator
 from tools.suites.workers import Worker, ask_all, closing
 
 _ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
-_PLAIN = ("layers.Conv.fused = False",)
+_PLAIN = (
+  "hardware.Layout.resizes = 'apart'",
+  "hardware.Layout.image_ends = 'plain'",
+)
 _QUICK_SECONDS, _FULL_SECONDS = 150, 450
 _NUM_WARM_UP_STEPS = 2
 

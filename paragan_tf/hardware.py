@@ -1,0 +1,161 @@
+"""What the hardware is like, and how nets are laid out for it.
+
+A TPU computes in tiles of 8 rows and 128 lanes: what does not fill them is
+padded by its compiler and computed for nothing. So padding by hand gains
+nothing there, choosing shapes does.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple, Sequence, Tuple
+
+import gin
+import tensorflow as tf
+
+from paragan_tf import collectives
+
+_GIB = 1024**3
+
+
+class Profile(NamedTuple):
+  """One core, as its program sees it, by its maker's published figures.
+
+  Attributes:
+    kind: `tpu`, `gpu` or `cpu`.
+    lanes: What the last axis is filled up to, 1 if nothing is.
+    sublanes: Likewise the axis before it, for numbers of 4 bytes.
+    multiple: What channels must divide by for the fast units to be used; 1
+      where the compiler sees to it.
+    precision: The fastest that trains well.
+    memory: Bytes.
+    hertz: Of its clock, 0 where it varies.
+    flops: Of its fast units, a second; 0 where it varies.
+  """
+
+  kind: str
+  lanes: int
+  sublanes: int
+  multiple: int
+  precision: str
+  memory: int
+  hertz: float = 0.0
+  flops: float = 0.0
+
+
+def _tpu(gib: int, hertz: float, flops: float) -> Profile:
+  return Profile("tpu", 128, 8, 1, "bfloat16", gib * _GIB, hertz, flops)
+
+
+# Of a TPU v4 or v5p, both cores of a chip are one.
+PROFILES = {
+  "tpu_v2": _tpu(8, 0.70e9, 22.9e12),
+  "tpu_v3": _tpu(16, 0.94e9, 61.6e12),
+  "tpu_v4": _tpu(32, 1.05e9, 275e12),
+  "tpu_v5e": _tpu(16, 1.50e9, 197e12),
+  "tpu_v5p": _tpu(95, 1.75e9, 459e12),
+  "tpu_v6e": _tpu(32, 1.75e9, 918e12),
+  # Its half precision is float16, which does not train without scaling.
+  "gpu_v100": Profile("gpu", 1, 1, 1, "float32", 16 * _GIB, 0.0, 15.7e12),
+  "gpu_a100": Profile("gpu", 1, 1, 8, "bfloat16", 40 * _GIB, 0.0, 312e12),
+  "gpu_h100": Profile("gpu", 1, 1, 8, "bfloat16", 80 * _GIB, 0.0, 989e12),
+  "cpu": Profile("cpu", 1, 1, 1, "float32", 0),
+}
+# What a kind stands for while the very chip is not known.
+_TYPICAL = {"tpu": "tpu_v3", "gpu": "gpu_a100", "cpu": "cpu"}
+
+RESIZES = ("apart", "folded", "strided")
+IMAGE_ENDS = ("plain", "product", "blocks")
+
+
+class _Parts(NamedTuple):
+  """What pays on a kind of hardware; see `Layout`."""
+
+  resizes: str
+  image_ends: str
+  weights_as_matrices: bool
+  one_pass: bool = True
+  join_projections: bool = False
+  join_power_iterations: bool = False
+
+
+_PARTS = {
+  "tpu": _Parts("strided", "blocks", True),
+  "gpu": _Parts("folded", "plain", True),
+  "cpu": _Parts("folded", "product", True),
+}
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """How nets are laid out; all forms compute the same.
+
+  `None` is what pays on the hardware. Per player by gin scope, `g/` or `d/`.
+
+  Attributes:
+    hardware: One of `PROFILES`, or `auto`: what this program runs on.
+    resizes: A resize beside a convolution is done `apart`, is `folded` into
+      its kernel, or folded where it is `strided` and apart where the image
+      would have holes, forward or back.
+    image_ends: Convolutions with the image's few channels are `plain`, a matrix
+      `product`, or compute `blocks` of pixels at once.
+    weights_as_matrices: A TPU keeps weights and slots in the order they have,
+      and turns what a convolution asks for alone.
+    one_pass: D judges real and fake images in one pass.
+    join_projections: Norms that follow the same vector ask for their scales
+      and shifts in one product.
+    join_power_iterations: Those of equal shapes are one batched product.
+    multiple: Channels, latent and batch of every product are filled up to
+      multiples of it.
+  """
+
+  hardware: str = "auto"
+  resizes: str = None  # type: ignore[assignment]
+  image_ends: str = None  # type: ignore[assignment]
+  weights_as_matrices: bool = None  # type: ignore[assignment]
+  one_pass: bool = None  # type: ignore[assignment]
+  join_projections: bool = None  # type: ignore[assignment]
+  join_power_iterations: bool = None  # type: ignore[assignment]
+  multiple: int = None  # type: ignore[assignment]
+
+  def __post_init__(self):
+    found = profile(self.hardware)
+    for name, value in _PARTS[found.kind]._asdict().items():
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, value)
+    if self.multiple is None:
+      object.__setattr__(self, "multiple", found.multiple)
+    for name, known in (("resizes", RESIZES), ("image_ends", IMAGE_ENDS)):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f"`{name}` must be one of {', '.join(known)}, got "
+          f"'{getattr(self, name)}'."
+        )
+    if self.multiple < 1:
+      raise ValueError(f"`multiple` must be at least 1, got {self.multiple}.")
+
+
+def profile(name: str) -> Profile:
+  """Returns a profile by its name, or that of what this program runs on."""
+  if name == "auto":
+    name = _TYPICAL[collectives.device_kind()]
+  if name not in PROFILES:
+    raise ValueError(
+      f"`hardware` must be 'auto' or one of {', '.join(PROFILES)}, got "
+      f"'{name}'."
+    )
+  return PROFILES[name]
+
+
+def tiled(
+  shape: Sequence[int], dtype: tf.DType, found: Profile
+) -> Tuple[int, ...]:
+  """Returns the shape that is computed with, the last axis in the lanes."""
+  rows = found.sublanes * max(1, 4 // dtype.size)
+  tile = [1] * max(0, len(shape) - 2) + [rows, found.lanes][-len(shape) :]
+  return tuple(-(-size // unit) * unit for size, unit in zip(shape, tile))
+
+
+def waste(shape: Sequence[int], dtype: tf.DType, found: Profile) -> float:
+  """Returns the share of the tiles that holds nothing."""
+  return 1.0 - math.prod(shape) / math.prod(tiled(shape, dtype, found))

@@ -1,0 +1,117 @@
+"""Small products of one kind, computed as one.
+
+    with power_iterations(net, mode): net(x, labels, mode)
+    with projections(blocks, conds, mode): block(x, cond, mode)
+
+What is computed ahead lies ready for the layer that asks for it.
+"""
+
+import contextlib
+import threading
+from typing import Any, Dict, Iterator, List, Sequence
+
+import tensorflow as tf
+
+from paragan_tf.nets.remat import move, read
+from paragan_tf.nets.wrapped import Wrapped
+from paragan_tf.types import Mode, Net
+
+_LARGEST = 1 << 16  # Entries of a matrix that is still worth a copy.
+
+
+class _Ready(threading.local):
+  """What one thread, that is one replica, has computed ahead."""
+
+  def __init__(self):
+    self.found: Dict[int, Any] = {}
+
+
+_READY = _Ready()
+
+
+def ready(layer: tf.Module) -> Any:
+  """Returns what was computed ahead for a layer, or `None`."""
+  return _READY.found.get(id(layer))
+
+
+@contextlib.contextmanager
+def _lies_ready(found: Dict[int, Any]) -> Iterator[None]:
+  before = _READY.found
+  _READY.found = {**before, **found}
+  try:
+    yield
+  finally:
+    _READY.found = before
+
+
+class Joined(Wrapped):
+  """Makes the power iterations of a net's small kernels together."""
+
+  def run(self, fn, x, labels, mode):
+    """Calls the net with its kernels at hand."""
+    groups = _alike(self.net)
+    found: Dict[int, Any] = {}
+    for weights in groups:
+      kernels = _kernels(weights, mode)
+      found.update({id(w): k for w, k in zip(weights, kernels)})
+    with _lies_ready(found):
+      return fn(x, labels, mode)
+
+
+def projections(blocks: Sequence[tf.Module], conds: Sequence, mode: Mode):
+  """Lays scales and shifts ready, one product for all that follow a vector."""
+  groups: Dict[int, List[tf.Module]] = {}
+  for block, cond in zip(blocks, conds):
+    mine = [m for m in block.submodules if getattr(m, "joined", False)]
+    groups.setdefault(id(cond), []).extend(mine)
+  by_id = {id(cond): cond for cond in conds}
+  found: Dict[int, Any] = {}
+  for key, affines in groups.items():
+    if affines:
+      found.update(_pairs(affines, by_id[key], mode))
+  return _lies_ready(found)
+
+
+def _pairs(affines: Sequence[Any], cond: Any, mode: Mode) -> Dict[int, Any]:
+  rows = affines[0].rows(cond)
+  tables = [tf.cast(t, rows.dtype) for a in affines for t in a.tables(mode)]
+  parts = tf.split(
+    tf.matmul(rows, tf.concat(tables, 1)), [t.shape[1] for t in tables], 1
+  )
+  return {id(a): parts[2 * i : 2 * i + 2] for i, a in enumerate(affines)}
+
+
+def _alike(net: Net) -> List[List[Any]]:
+  """Returns small kernels with a power iteration, equal shapes together."""
+  groups: Dict[Any, List[Any]] = {}
+  if getattr(net, "remat", False):
+    return []  # A block that is computed anew asks its variables alone.
+  for module in getattr(net, "submodules", ()):
+    if getattr(module, "u", None) is None:
+      continue
+    shape = [module.w.shape.num_elements() // module.w.shape[-1]]
+    shape.append(module.w.shape[-1])
+    if shape[0] * shape[1] <= _LARGEST:
+      groups.setdefault(tuple(shape), []).append(module)
+  return [group for group in groups.values() if len(group) > 1]
+
+
+def _kernels(weights: Sequence[Any], mode: Mode) -> List[tf.Tensor]:
+  """Returns `Weight.__call__` of each, by batched products."""
+  columns = weights[0].w.shape[-1]
+  matrices = tf.stack([tf.reshape(read(w.w), [-1, columns]) for w in weights])
+  constants = tf.stop_gradient(matrices)
+  u = tf.stack([read(w.u) for w in weights])
+  v = _unit(tf.matmul(u, constants, transpose_b=True))
+  if mode is Mode.TURN:
+    u = _unit(tf.matmul(v, constants))
+    for weight, moved in zip(weights, tf.unstack(u)):
+      move(weight.u, moved)
+  sigma = tf.reduce_sum(tf.matmul(v, matrices) * u, [1, 2], keepdims=True)
+  parts = tf.unstack(matrices / sigma)
+  return [tf.reshape(part, w.w.shape) for part, w in zip(parts, weights)]
+
+
+def _unit(x: tf.Tensor) -> tf.Tensor:
+  squares = tf.reduce_sum(tf.square(x), [1, 2], keepdims=True)
+  return x * tf.math.rsqrt(squares + 1e-12)

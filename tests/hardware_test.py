@@ -1,0 +1,82 @@
+"""Profiles, what their tiles waste, and what a layout is without wishes."""
+
+import gin
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
+
+from paragan_tf import hardware
+from paragan_tf.hardware import Layout
+from tests import testing
+
+V3 = hardware.PROFILES["tpu_v3"]
+TPUS = [name for name in hardware.PROFILES if name.startswith("tpu")]
+
+
+class TilesTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.parameters(*TPUS)
+  def test_known_wastes_of_channels(self, name):
+    found = hardware.PROFILES[name]
+    for channels, share in ((3, 0.977), (96, 0.25), (128, 0.0), (192, 0.25)):
+      wasted = hardware.waste([16, 8, 8, channels], tf.float32, found)
+      self.assertAlmostEqual(wasted, share, delta=5e-4)
+
+  def test_rows_are_filled_up_too_and_more_in_half_precision(self):
+    self.assertEqual(hardware.tiled([3, 5, 96], tf.float32, V3), (3, 8, 128))
+    self.assertEqual(hardware.tiled([3, 5, 96], tf.bfloat16, V3), (3, 16, 128))
+    self.assertEqual(hardware.tiled([130], tf.float32, V3), (256,))
+
+  def test_nothing_is_wasted_where_there_are_no_tiles(self):
+    for name in ("cpu", "gpu_a100"):
+      found = hardware.PROFILES[name]
+      self.assertEqual(hardware.waste([3, 5, 3], tf.float32, found), 0.0)
+
+  def test_tpus_are_as_fast_as_their_clock_times_their_units(self):
+    # Products of 128x128 a cycle: published peaks agree with the clocks.
+    units = {name: hardware.PROFILES[name] for name in TPUS}
+    for name, num in zip(TPUS, (1, 2, 8, 4, 8, 16)):
+      peak = 2 * num * 128**2 * units[name].hertz
+      self.assertAllClose(peak, units[name].flops, rtol=0.01)
+
+
+class LayoutTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  @parameterized.parameters(*hardware.PROFILES)
+  def test_every_hardware_has_a_whole_layout(self, name):
+    layout = Layout(hardware=name)
+    self.assertIn(layout.resizes, hardware.RESIZES)
+    self.assertIn(layout.image_ends, hardware.IMAGE_ENDS)
+    self.assertGreaterEqual(layout.multiple, 1)
+    self.assertIsNotNone(layout.join_projections)
+
+  def test_auto_is_what_the_program_runs_on(self):
+    self.assertEqual(Layout(), Layout(hardware="auto"))
+    self.assertEqual(Layout().resizes, Layout(hardware="cpu").resizes)
+    with testing.strategy().scope():
+      self.assertEqual(Layout().resizes, Layout(hardware="cpu").resizes)
+    with tpu_function.tpu_shard_context(8):
+      self.assertEqual(Layout().resizes, Layout(hardware="tpu_v3").resizes)
+
+  def test_a_wish_counts_and_each_player_may_have_its_own(self):
+    gin.bind_parameter("g/hardware.Layout.resizes", "apart")
+    with gin.config_scope("g"):
+      self.assertEqual(Layout().resizes, "apart")
+    with gin.config_scope("d"):
+      self.assertEqual(Layout().resizes, "folded")
+
+  @parameterized.parameters(
+    ({"hardware": "abacus"}, "`hardware` .* 'abacus'"),
+    ({"resizes": "never"}, "`resizes` .* 'never'"),
+    ({"image_ends": "round"}, "`image_ends` .* 'round'"),
+    ({"multiple": 0}, "`multiple` .* 0"),
+  )
+  def test_bad_values_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      Layout(**options)
+
+
+if __name__ == "__main__":
+  tf.test.main()
