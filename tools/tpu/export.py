@@ -1,0 +1,156 @@
+"""Writes the training step of a run as a program for XLA.
+
+  python -m tools.tpu.export '{"gin_files": ["gin/runs/..."]}' step.hlo
+
+No image is read and no weight drawn: a compiler needs shapes alone.
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+from typing import Iterator, NamedTuple, Optional, Sequence
+from unittest import mock
+
+from tools import cli
+
+
+class Program(NamedTuple):
+  """What to export.
+
+  Attributes:
+    gin_files: Of the run.
+    bindings: Read after them.
+    num_cores: Among how many cores the run's batch is shared.
+    role: `g` or `d`, of a run that plays them on cores of their own; `None`
+      for the step in which a core plays both, one after the other.
+  """
+
+  gin_files: Sequence[str]
+  bindings: Sequence[str] = ()
+  num_cores: int = 1
+  role: Optional[str] = None
+
+
+_TOGETHER = (
+  "from paragan_tf.game import schedule",
+  "from paragan_tf.sync import exchange",
+  "Experiment.schedule = @schedule.Sequential",
+  "player.exchange = @exchange.AllReduce",
+)
+
+
+def export(program: Program) -> bytes:
+  """Returns the step of one core, as XLA's serialized program."""
+  experiment = cli.import_experiment()
+  import tensorflow as tf
+
+  together = () if program.role else _TOGETHER
+  experiment.gin.clear_config()
+  cli.import_quietly("paragan_tf.config").load(
+    program.gin_files, [*together, *program.bindings]
+  )
+  size = experiment.gin.query_parameter("Experiment.batch_size")
+  _check_cores(size, program.num_cores)
+  num = program.num_cores if program.role else 1
+  spec = _image_spec(experiment)
+  with _no_weights(), _alone(num, "gd".index(program.role or "g")):
+    built = experiment.Experiment(
+      tf.distribute.get_strategy(),
+      batch_size=size if program.role else size // program.num_cores,
+      input_fn=lambda: mock.Mock(spec=spec),
+    )
+    return _serialized(built, spec, num)
+
+
+def _serialized(built, spec, num: int) -> bytes:
+  import tensorflow as tf
+
+  size = built.images_per_step // built.step.schedule.num_shares(num)
+  side = spec.resolution
+  inputs = [tf.TensorSpec([size, side, side, spec.channels])]
+  if spec.num_classes:
+    inputs.append(tf.TensorSpec([size], tf.int32))
+
+  def step(images, labels=None):
+    return built.step(images, labels, 0)
+
+  traced = tf.function(step, autograph=False, jit_compile=True)
+  return traced.experimental_get_compiler_ir(*inputs)(stage="hlo_serialized")
+
+
+def _check_cores(size: int, num_cores: int) -> None:
+  if size % num_cores:
+    raise ValueError(
+      f"`--cores` must divide the run's batch of {size}, got {num_cores}."
+    )
+
+
+def _image_spec(experiment):
+  """Returns the images of a run; a set of tfds need not be there for that."""
+  gin = experiment.gin
+  source = gin.query_parameter("InputFn.source")
+  if not (isinstance(source, str) and source.startswith("tfds:")):
+    return gin.get_configurable(experiment.InputFn)().spec
+  import tensorflow_datasets as tfds
+
+  name = source.split(":", 1)[1].split(",")[0]
+  info = tfds.builder(name).info
+  return experiment.ImageSpec(
+    gin.query_parameter("InputFn.resolution"),
+    info.features["image"].shape[-1],
+    info.features["label"].num_classes,
+  )
+
+
+@contextlib.contextmanager
+def _no_weights() -> Iterator[None]:
+  """Lets weights start at zero, which takes no time."""
+  import tensorflow as tf
+
+  from paragan_tf.nets import layers
+
+  def zeros(*args, **kwargs):
+    return lambda name, shape: tf.zeros(shape)
+
+  with mock.patch.multiple(
+    layers, normal_init=zeros, glorot_init=zeros, orthogonal_init=zeros
+  ):
+    yield
+
+
+@contextlib.contextmanager
+def _alone(num: int, replica: int) -> Iterator[None]:
+  """Traces one replica of several, which hears nothing of the others.
+
+  What they would send is taken to be what this one has: it has the same shape,
+  and a compiler for one core is not asked what a network costs.
+  """
+  if num == 1:
+    yield
+    return
+  import tensorflow as tf
+
+  from paragan_tf import collectives
+
+  with mock.patch.multiple(
+    collectives,
+    num_replicas=lambda: num,
+    replica_id=lambda: tf.constant(replica),
+    static_replica_id=lambda: replica,
+    mean=lambda values, weights=None: list(values),
+    group_mean=lambda values, size: list(values),
+    receive=lambda values, sources: list(values),
+  ):
+    yield
+
+
+def main() -> None:
+  """Exports what the first argument says into the file of the second."""
+  program = Program(**json.loads(sys.argv[1]))
+  hlo = cli.checked(lambda: export(program))
+  pathlib.Path(sys.argv[2]).write_bytes(hlo)
+
+
+if __name__ == "__main__":
+  main()

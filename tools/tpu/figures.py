@@ -1,0 +1,231 @@
+"""The figures of a TPU report, as text, JSON and HTML."""
+
+import html
+import json
+import pathlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from tools import cli
+from tools.tpu import programs
+
+_OFF = {
+  "resizes": "'apart'",
+  "image_ends": "'plain'",
+  "weights_as_matrices": "False",
+  "one_pass": "False",
+  "join_projections": "False",
+  "join_power_iterations": "False",
+  "multiple": "1",
+}
+_PARTS = {
+  "resizes": "'strided'",
+  "image_ends": "'blocks'",
+  "weights_as_matrices": "True",
+  "one_pass": "True",
+  "join_projections": "True",
+  "join_power_iterations": "True",
+}
+_NOTE = (
+  "Estimates of the TPU compiler for one core, without network and host. "
+  "Seconds: the sum of the cycles that it expects of each operation. Roofline: "
+  "its `optimal_seconds`, which knows no tiles. Nothing was run on a TPU."
+)
+
+
+class Row(NamedTuple):
+  """What the compiler says of one program.
+
+  Attributes:
+    seconds: By the cycles of all operations.
+    roofline: By multiply-adds and bytes alone.
+    hbm_bytes: Arguments, results and what lies between.
+    mxu: The share of the peak that the multiply-adds come to.
+    error: Why there are no figures.
+  """
+
+  name: str
+  flops: float = 0.0
+  bytes: float = 0.0
+  seconds: float = 0.0
+  roofline: float = 0.0
+  hbm_bytes: int = 0
+  mxu: float = 0.0
+  wastes: Sequence[programs.Waste] = ()
+  error: Optional[str] = None
+
+
+def _profiles() -> Dict[str, Any]:
+  return cli.import_quietly("paragan_tf.hardware").PROFILES
+
+
+def chip(topology: str) -> str:
+  """Returns the profile of a topology, `v3:2x2` say."""
+  name = f"tpu_{topology.split(':')[0]}"
+  known = [p[4:] for p in _profiles() if p.startswith("tpu_")]
+  if ":" not in topology or name not in _profiles():
+    raise ValueError(
+      f"`--topology` must be one of {', '.join(known)}, a colon and a shape as "
+      f"2x2, got '{topology}'."
+    )
+  return name
+
+
+def variants(chip_name: str, ablation: bool) -> Dict[str, List[str]]:
+  """Returns the bindings of each way to lay the step out."""
+
+  def bindings(parts: Dict[str, str], precision: str) -> List[str]:
+    lines = [f"hardware.Layout.{key} = {value}" for key, value in parts.items()]
+    return [*lines, f"player.precision = '{precision}'"]
+
+  hardware = {"hardware": f"'{chip_name}'"}
+  found = {
+    "off": bindings(_OFF, "float32"),
+    "layout": bindings(hardware, "float32"),
+    "bfloat16": bindings(hardware, "bfloat16"),
+  }
+  if ablation:
+    for key, value in _PARTS.items():
+      found[f"only_{key}"] = bindings({**_OFF, key: value}, "float32")
+    found["only_bfloat16"] = bindings(_OFF, "bfloat16")
+  return found
+
+
+def row(name: str, path: pathlib.Path, chip_name: str) -> Row:
+  """Reads what the compiler wrote."""
+  said = json.loads(path.with_suffix(".json").read_text())
+  if "error" in said:
+    return Row(name, error=said["error"])
+  text = path.with_suffix(".txt").read_text()
+  profile = _profiles()[chip_name]
+  seconds = programs.cycles(text) / profile.hertz
+  total = said["argument_bytes"] + said["output_bytes"] + said["temp_bytes"]
+  return Row(
+    name,
+    said["flops"],
+    said["bytes"],
+    seconds,
+    said["optimal_seconds"] + programs.num_halves(text),
+    total + said["code_bytes"] - said["alias_bytes"],
+    said["flops"] / seconds / profile.flops,
+    programs.wastes(text),
+  )
+
+
+class Report:
+  """All rows, and what the layout gains."""
+
+  def __init__(self, topology: str, chip_name: str, rows: Sequence[Row]):
+    self.topology = topology
+    self.limit = _profiles()[chip_name].memory
+    self.rows = {r.name: r for r in rows}
+
+  def json(self) -> Dict[str, Any]:
+    """Returns the figures; gains are those of the slower role."""
+    figures: Dict[str, Any] = {
+      "topology": self.topology,
+      "hbm_limit_bytes": self.limit,
+      "note": _NOTE,
+      "programs": {
+        r.name: {**r._asdict(), "wastes": [w._asdict() for w in r.wastes]}
+        for r in self.rows.values()
+      },
+    }
+    figures.update(self._gains())
+    return figures
+
+  def _gains(self) -> Dict[str, float]:
+    off, layout, half = (
+      self._slowest(name) for name in ("off", "layout", "bfloat16")
+    )
+    if not (off and layout and half):
+      return {}
+    return {
+      "gain_time": off.seconds / half.seconds,
+      "gain_time_layout_only": off.seconds / layout.seconds,
+      "gain_roofline": off.roofline / half.roofline,
+      "gain_roofline_layout_only": off.roofline / layout.roofline,
+      "hbm_ratio": half.hbm_bytes / off.hbm_bytes,
+      "hbm_bytes": half.hbm_bytes,
+      "hbm_bytes_off": off.hbm_bytes,
+    }
+
+  def _slowest(self, variant: str) -> Optional[Row]:
+    rows = [
+      r
+      for r in self.rows.values()
+      if r.name.split("_", 1)[1] == variant and not r.error
+    ]
+    return max(rows, key=lambda r: r.seconds, default=None)
+
+  def table(self) -> List[List[str]]:
+    """Returns a head, and a line for each program."""
+    head = ["program", "GFLOP", "GB", "ms", "roofline ms", "HBM GB", "MXU"]
+    lines = [head]
+    for r in self.rows.values():
+      if r.error:
+        lines.append([r.name, r.error[:200]])
+        continue
+      lines.append(
+        [
+          r.name,
+          f"{r.flops / 1e9:.0f}",
+          f"{r.bytes / 1e9:.1f}",
+          f"{1e3 * r.seconds:.1f}",
+          f"{1e3 * r.roofline:.1f}",
+          f"{r.hbm_bytes / 1e9:.2f}",
+          f"{r.mxu:.0%}",
+        ]
+      )
+    return lines
+
+  def text(self) -> str:
+    """Returns all of it, to read."""
+    lines = [f"TPU {self.topology}, {self.limit / 1024**3:.0f} GB a core"]
+    for cells in self.table():
+      lines.append(f"{cells[0]:34}" + "".join(f"{c:>13}" for c in cells[1:]))
+    for name, gain in self._gains().items():
+      lines.append(f"{name:34}{gain:>13.2f}")
+    for r in self.rows.values():
+      lines.append(f"Tiles left empty, {r.name}:" if r.wastes else "")
+      lines += [
+        f"  {w.shape:34}{w.empty_bytes / 1e6:>9.0f} MB in {w.num}, "
+        f"{w.share:.1%} of a tile, {w.name}"
+        for w in r.wastes
+      ]
+    return "\n".join([*lines, _NOTE])
+
+  def html(self) -> str:
+    """Returns a page of its own."""
+    wastes = [["program", "tensor", "tensors", "empty MB", "empty", "from"]]
+    for r in self.rows.values():
+      wastes += [
+        [
+          r.name,
+          w.shape,
+          str(w.num),
+          f"{w.empty_bytes / 1e6:.0f}",
+          f"{w.share:.1%}",
+          w.name,
+        ]
+        for w in r.wastes
+      ]
+    gains = [["figure", "value"]]
+    gains += [[k, f"{v:.3f}"] for k, v in self._gains().items()]
+    tables = "".join(_table(rows) for rows in (self.table(), gains, wastes))
+    return (
+      "<!doctype html><meta charset=utf-8><title>TPU report</title><style>"
+      "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;"
+      "margin:1em 0}td,th{padding:.2em .8em;border-bottom:1px solid #ddd;"
+      "text-align:left}</style>"
+      f"<h1>TPU {html.escape(self.topology)}</h1><p>{_NOTE}</p>{tables}"
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+  lines = []
+  for i, cells in enumerate(rows):
+    tag = "th" if i == 0 else "td"
+    lines.append(
+      "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells)
+    )
+  return f"<table>{''.join(lines)}</table>"

@@ -1,0 +1,118 @@
+"""What the TPU compiler says of a run's step, without a TPU.
+
+python -m tools.tpu_report --gin_file=gin/runs/biggan_imagenet128_tpu.gin \
+  --topology=v3:2x2 --json=tpu.json --html=tpu.html
+
+Compiles the step as it is without any layout pass, with the layout, and with
+the layout in bfloat16. All figures are the compiler's estimates for one core:
+no network, no host.
+"""
+
+import concurrent.futures
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Dict, List
+
+from absl import flags
+
+from tools import cli
+from tools.tpu import environment, figures
+from tools.tpu.export import Program
+
+_GIN_FILE = flags.DEFINE_multi_string(
+  "gin_file", None, "Config file; several are read in order.", required=True
+)
+_GIN_BINDINGS = flags.DEFINE_multi_string(
+  "gin_bindings", [], "A single binding, read after the files."
+)
+_TOPOLOGY = flags.DEFINE_string(
+  "topology", "v3:2x2", "TPU to compile for: v2 to v6e, and its shape."
+)
+_CORES = flags.DEFINE_integer("cores", 128, "Cores that share the run's batch.")
+_ROLES = flags.DEFINE_bool(
+  "roles", False, "Compiles G's and D's part of a run that has them apart."
+)
+_ABLATION = flags.DEFINE_bool(
+  "ablation", False, "Compiles each part of the layout alone as well."
+)
+_ONLY = flags.DEFINE_multi_string(
+  "only", [], "Compiles these variants alone, e.g. `bfloat16`."
+)
+_JSON = flags.DEFINE_string("json", None, "File for the figures.")
+_HTML = flags.DEFINE_string("html", None, "File for the tables.")
+_KEEP = flags.DEFINE_string("keep", None, "Folder for the programs.")
+
+
+def main():
+  """Exports, compiles, and says what came out."""
+  chip = cli.checked(lambda: figures.chip(_TOPOLOGY.value))
+  if not environment.is_there():
+    print(
+      f"Making the TPU compiler's environment in '{environment.folder()}'; "
+      "this is done once.",
+      file=sys.stderr,
+    )
+    cli.checked(environment.make)
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = pathlib.Path(_KEEP.value or temporary)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = cli.checked(lambda: _rows(folder, chip))
+  report = figures.Report(_TOPOLOGY.value, chip, rows)
+  print(report.text())
+  if _HTML.value:
+    pathlib.Path(_HTML.value).write_text(report.html())
+  if _JSON.value:
+    text = json.dumps(report.json(), indent=2)
+    pathlib.Path(_JSON.value).write_text(text + "\n")
+
+
+def _rows(folder: pathlib.Path, chip: str) -> List[figures.Row]:
+  """Returns a row for each variant and role, in their order."""
+  variants = figures.variants(chip, _ABLATION.value)
+  if _ONLY.value:
+    variants = {name: variants[name] for name in _ONLY.value}
+  roles = ("g", "d") if _ROLES.value else (None,)
+  jobs: Dict[str, Program] = {
+    f"{role or 'step'}_{name}": Program(
+      _GIN_FILE.value,
+      [*_GIN_BINDINGS.value, *bindings],
+      _CORES.value,
+      role,
+    )
+    for role in roles
+    for name, bindings in variants.items()
+  }
+  # One waits while another is traced: both take about a core.
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    done = {
+      name: pool.submit(_compiled, folder / f"{name}.hlo", program)
+      for name, program in jobs.items()
+    }
+    return [figures.row(name, done[name].result(), chip) for name in jobs]
+
+
+def _compiled(path: pathlib.Path, program: Program) -> pathlib.Path:
+  """Returns where the compiler's answer lies."""
+  print(f"Compiling {path.stem}: some minutes.", file=sys.stderr, flush=True)
+  words = json.dumps(program._asdict())
+  _checked_run([sys.executable, "-m", "tools.tpu.export", words, str(path)])
+  compiler = pathlib.Path(environment.__file__).with_name("compiler.py")
+  _checked_run(
+    [environment.python(), str(compiler), _TOPOLOGY.value, str(path)]
+  )
+  return path
+
+
+def _checked_run(command: List[str]) -> None:
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  if done.returncode:
+    lines = done.stderr.strip().splitlines() or ["no reason given"]
+    said = [x for x in lines if x.startswith("Error: ")] or lines
+    raise ValueError(said[-1].removeprefix("Error: "))
+
+
+if __name__ == "__main__":
+  cli.run(main)
