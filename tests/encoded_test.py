@@ -45,7 +45,7 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
     fetched = {int(i): blocks.fetch((0, int(i))) for i in blocks.of_row}
     rows = np.array([5, 0, 6, 2, 2, 1, 4, 3])
     expected = [content("ab"[PATH[i]], START[i], SIZE[i]) for i in rows]
-    self.assertEqual(blocks.cut(fetched, rows), expected)
+    self.assertEqual(list(blocks.cut(fetched, rows)), expected)
     self.assertEqual(blocks.num_bytes(fetched, rows), sum(map(len, expected)))
 
   def test_a_window_that_cannot_be_held_is_refused(self):

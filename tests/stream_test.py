@@ -3,13 +3,14 @@
 import functools
 import os
 import tempfile
+import time
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.data import preflight, reading, sources
+from paragan_tf.data import preflight, reading, sources, stream
 from paragan_tf.data.encoded import Streaming
 from paragan_tf.data.input_fn import InputFn
 
@@ -109,6 +110,27 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     later = self.elements(self.make(kind, streaming=deep), 6, start_step=9)
     for (a, _), (b, _) in zip(whole[9:], later):
       self.assertAllEqual(a, b)
+
+  @parameterized.parameters("folder", "tfrecord")
+  def test_a_run_sees_the_same_however_much_is_handed_over(self, kind):
+    many = self.elements(self.make(kind), 15)
+    with mock.patch.object(stream, "_MOST_AT_ONCE", 1):
+      one = self.elements(self.make(kind), 15)
+    self.assertAllEqual([i for i, _ in many], [i for i, _ in one])
+    self.assertAllEqual([x for _, x in many], [x for _, x in one])
+
+  def test_no_more_is_kept_ready_than_asked_for(self):
+    input_fn = self.make("folder", prefetch=2)
+    data = iter(input_fn({"batch_size": 4}))
+    for _ in range(200):  # What adapts itself would grow.
+      next(data)
+      time.sleep(0.002)
+    time.sleep(0.5)
+    (running,) = input_fn._train._running
+    # Those kept ready, one that is made, and what was handed over.
+    most = 2 + 1 + 1 + stream._MOST_AT_ONCE // 4
+    self.assertBetween(running().meter().num_given - 200, 2, most)
+    del data
 
   def test_a_run_sees_the_same_on_any_number_of_replicas(self):
     one = np.concatenate([i for i, _ in self.elements(self.make("folder"), 6)])

@@ -141,6 +141,7 @@ class Elastic:
     self._num_planned = self._num_given = self._num_readers = 0
     self._num_bytes = self._num_lent = self._most_bytes = self._num_fetched = 0
     self._bytes_fetched = self._num_busy = self._num_again = 0
+    self._num_last = 1  # Of the last chunk.
     self._waited = 0.0
     self._blocked = self._full = self._closed = self._ended = False
 
@@ -178,7 +179,7 @@ class Elastic:
       size_fn: Bytes of an element once it is given. They count as held until
         more is asked for, and only the next may exceed the bounds.
     """
-    last, num_last = time.monotonic(), 1
+    last = time.monotonic()
     try:
       while True:
         with self._arrival:
@@ -190,17 +191,16 @@ class Elastic:
           chunk = self._take_chunk(most, size_fn)
           now = time.monotonic()
           # As if each had been asked for when the one before was used up.
-          step = (now - last - wait) / num_last
+          step = (now - last - wait) / self._num_last
           self._observe(*self._observations(chunk, wait, step))
-          last, num_last = now, len(chunk)
+          last, self._num_last = now, len(chunk)
         yield chunk
     finally:
       self.close()
 
   def _plan_ahead(self) -> None:
     """Puts on the list what the next elements need."""
-    end = self._num_given + self._plan.depth + 1
-    while self._num_planned < end and not self._ended:
+    while self._num_planned <= self._horizon() and not self._ended:
       need = next(self._needs, None)
       if need is None:
         self._ended = True
@@ -365,9 +365,13 @@ class Elastic:
     place, _ = self._todo[0]
     if place <= self._num_given:
       return True
-    if place > self._num_given + self._plan.depth:
+    if place > self._horizon():
       return False
     return self._expected_bytes() <= self._bounds.max_bytes
+
+  def _horizon(self) -> int:
+    """Returns how far to read: by the depth, until the next chunk is due."""
+    return self._num_given + self._plan.depth + self._num_last - 1
 
   def _expected_bytes(self) -> float:
     """Returns what will be held when one more reader is done."""

@@ -7,7 +7,6 @@ from typing import (
   Callable,
   Dict,
   Iterator,
-  List,
   Mapping,
   Optional,
   Tuple,
@@ -177,15 +176,16 @@ class Blocks:
     self._keep(block, content)
     return content
 
-  def cut(self, contents: Mapping[int, bytes], rows: np.ndarray) -> List[bytes]:
-    """Returns images' bytes out of those of their blocks."""
+  def cut(self, contents: Mapping[int, bytes], rows: np.ndarray) -> np.ndarray:
+    """Returns images' bytes out of those of their blocks, as objects."""
     blocks = self.of_row[rows]
     starts = self.images.start[rows] - self.images.start[self._first[blocks]]
     sizes = self.images.size[rows]
     ends = np.where(sizes == _WHOLE, sys.maxsize, starts + sizes)
     # Not one by one out of arrays: that takes longer than to cut.
     places = zip(blocks.tolist(), starts.tolist(), ends.tolist())
-    return [contents[block][start:end] for block, start, end in places]
+    found = (contents[block][start:end] for block, start, end in places)
+    return np.fromiter(found, object, len(rows))
 
   def num_bytes(self, contents: Mapping[int, bytes], rows: np.ndarray) -> int:
     """Returns how many bytes `cut` gives."""

@@ -6,7 +6,6 @@ What is there is handed to TensorFlow several batches at once: to come and go
 takes Python as long as it takes to decode an image or two.
 """
 
-import itertools
 import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -157,12 +156,11 @@ class Stream:
 
   def _joined(self, chunk: List[elastic.Element]):
     cut = [self._blocks.cut(*_contents(element)) for element in chunk]
-    encoded = np.array([*itertools.chain(*cut)], object)
     rows, places = map(np.concatenate, zip(*(need.tag for need, _ in chunk)))
     labels = np.zeros(len(rows), np.int32)
     if self._images.labels is not None:
       labels = self._images.labels[rows]
-    return encoded, labels, places
+    return np.concatenate(cut), labels, places
 
   def _parsed(self, encoded, labels, places):
     if self._images.parse is not None:

@@ -220,7 +220,7 @@ class Side:
     def fetch(block):
       content = blocks.fetch((0, int(block)))
       rows = np.flatnonzero(blocks.of_row == block)
-      return np.array(blocks.cut({int(block): content}, rows), object)
+      return blocks.cut({int(block): content}, rows)
 
     order = np.random.RandomState(0).permutation(blocks.of_row[-1] + 1)
     data = tf.data.Dataset.from_tensor_slices(order).repeat()
