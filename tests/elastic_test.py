@@ -91,20 +91,21 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLess(seconds[late - 1], 0.35)
     self.assertGreaterEqual(seconds[late], 0.4)
 
-  @parameterized.parameters(55, 95, 1000)
+  @parameterized.parameters(55, 1000)
   def test_what_is_given_counts_until_more_is_asked_for(self, max_bytes):
     bounds = Bounds(Plan(1, 8), Plan(1, 8), max_bytes)
     buffer = Elastic(Storage(), single(40), bounds, adaptive=False)
     tags, most_lent = [], 0
-    for chunk in buffer.chunks(4, lambda element: len(element[1][0])):
+    for chunk in buffer.chunks(4, lambda element: 20):
       time.sleep(0.01)
       tags += [need.tag for need, _ in chunk]
       meter = buffer.meter()
-      self.assertEqual(meter.num_lent, 10 * len(chunk))
+      self.assertEqual(meter.num_lent, 20 * len(chunk))
       most_lent = max(most_lent, meter.num_lent)
     self.assertEqual(tags, list(range(40)))
-    self.assertBetween(buffer.meter().most_bytes, 40, max_bytes)
-    self.assertEqual(most_lent, 40 if max_bytes == 1000 else most_lent)
+    # The next, of ten bytes, is given in any case: then it has twenty.
+    self.assertBetween(buffer.meter().most_bytes, 40, max_bytes + 10)
+    self.assertEqual(most_lent == 80, max_bytes == 1000)
     self.assertEqual(buffer.meter().num_bytes, 0)
 
   def test_what_fails_is_raised_when_all_before_it_is_used(self):
