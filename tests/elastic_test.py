@@ -75,6 +75,64 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLessEqual(max(storage.asked), 3)
     elements.close()
 
+  def test_what_is_there_comes_at_once_and_nothing_else_is_waited_for(self):
+    storage = Storage(lambda key: 0.4 if key == 6 else 0.0)
+    buffer = Elastic(storage, single(20), Bounds(Plan(4, 8), Plan(4, 8), 999))
+    tags, seconds = [], []
+    started = time.monotonic()
+    for chunk in buffer.chunks(4):
+      tags.append([need.tag for need, _ in chunk])
+      seconds.append(time.monotonic() - started)
+      time.sleep(0.05)
+    self.assertEqual([x for chunk in tags for x in chunk], list(range(20)))
+    self.assertEqual(max(map(len, tags)), 4)
+    (late,) = [i for i, chunk in enumerate(tags) if 6 in chunk]
+    self.assertEqual(tags[late - 1][-1], 5)  # Whole chunks would wait for it.
+    self.assertLess(seconds[late - 1], 0.35)
+    self.assertGreaterEqual(seconds[late], 0.4)
+
+  @parameterized.parameters(55, 1000)
+  def test_what_is_given_counts_until_more_is_asked_for(self, max_bytes):
+    bounds = Bounds(Plan(1, 8), Plan(1, 8), max_bytes)
+    buffer = Elastic(Storage(), single(40), bounds, adaptive=False)
+    tags, most_lent = [], 0
+    for chunk in buffer.chunks(4, lambda element: 20):
+      time.sleep(0.01)
+      tags += [need.tag for need, _ in chunk]
+      meter = buffer.meter()
+      self.assertEqual(meter.num_lent, 20 * len(chunk))
+      most_lent = max(most_lent, meter.num_lent)
+    self.assertEqual(tags, list(range(40)))
+    # The next, of ten bytes, is given in any case: then it has twenty.
+    self.assertBetween(buffer.meter().most_bytes, 40, max_bytes + 10)
+    self.assertEqual(most_lent == 80, max_bytes == 1000)
+    self.assertEqual(buffer.meter().num_bytes, 0)
+
+  def test_what_fails_is_raised_when_all_before_it_is_used(self):
+    def fetch(key):
+      if key == 5:
+        raise ValueError("gone")
+      return b"x"
+
+    buffer = Elastic(fetch, single(9), Bounds(Plan(2, 8), Plan(2, 8), 999))
+    tags = []
+    with self.assertRaisesRegex(ValueError, "gone"):
+      for chunk in buffer.chunks(4):
+        time.sleep(0.02)
+        tags += [need.tag for need, _ in chunk]
+    self.assertEqual(tags, list(range(5)))
+
+  def test_elements_of_a_chunk_take_equal_parts_of_its_time(self):
+    # Five steps of 10 ms cover the latency; of no time, no depth would do.
+    buffer = Elastic(
+      Storage(lambda key: 0.05),
+      single(240),
+      Bounds(Plan(8, 8), Plan(64, 99), 9999),
+    )
+    for chunk in buffer.chunks(4):
+      time.sleep(0.01 * len(chunk))
+    self.assertBetween(buffer.meter().plan.depth, 8, 24)
+
   def test_a_latency_makes_it_read_in_more_threads(self):
     storage = Storage(lambda key: 0.2)
     buffer = Elastic(storage, single(150), BOUNDS)

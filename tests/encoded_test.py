@@ -42,10 +42,11 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(1, 50, 100, 10000)
   def test_an_image_is_cut_out_of_its_block(self, block_bytes):
     blocks = Blocks(IMAGES, Streaming(block_bytes=block_bytes), content)
-    for row in range(7):
-      fetched = blocks.fetch((0, int(blocks.of_row[row])))
-      expected = content("ab"[PATH[row]], START[row], SIZE[row])
-      self.assertEqual(blocks.cut(fetched, row), expected)
+    fetched = {int(i): blocks.fetch((0, int(i))) for i in blocks.of_row}
+    rows = np.array([5, 0, 6, 2, 2, 1, 4, 3])
+    expected = [content("ab"[PATH[i]], START[i], SIZE[i]) for i in rows]
+    self.assertEqual(list(blocks.cut(fetched, rows)), expected)
+    self.assertEqual(blocks.num_bytes(fetched, rows), sum(map(len, expected)))
 
   def test_a_window_that_cannot_be_held_is_refused(self):
     # Seven images of 195 bytes in all.

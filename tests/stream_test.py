@@ -3,13 +3,14 @@
 import functools
 import os
 import tempfile
+import time
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.data import preflight, reading, sources
+from paragan_tf.data import preflight, reading, sources, stream
 from paragan_tf.data.encoded import Streaming
 from paragan_tf.data.input_fn import InputFn
 
@@ -109,6 +110,27 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     later = self.elements(self.make(kind, streaming=deep), 6, start_step=9)
     for (a, _), (b, _) in zip(whole[9:], later):
       self.assertAllEqual(a, b)
+
+  @parameterized.parameters("folder", "tfrecord")
+  def test_a_run_sees_the_same_however_much_is_handed_over(self, kind):
+    many = self.elements(self.make(kind), 15)
+    with mock.patch.object(stream, "_MOST_AT_ONCE", 1):
+      one = self.elements(self.make(kind), 15)
+    self.assertAllEqual([i for i, _ in many], [i for i, _ in one])
+    self.assertAllEqual([x for _, x in many], [x for _, x in one])
+
+  @mock.patch.object(stream, "_MOST_AT_ONCE", 1)
+  def test_no_more_is_kept_ready_than_asked_for(self):
+    input_fn = self.make("folder", prefetch=2)
+    data = iter(input_fn({"batch_size": 4}))
+    for i in range(200):  # In bursts: what adapts itself would grow.
+      next(data)
+      time.sleep(0.0 if i % 20 else 0.02)
+    time.sleep(0.3)
+    (running,) = input_fn._train._running
+    # The two, one that waits for its place, and those being decoded.
+    self.assertBetween(running().meter().num_given - 200, 2, 8)
+    del data
 
   def test_a_run_sees_the_same_on_any_number_of_replicas(self):
     one = np.concatenate([i for i, _ in self.elements(self.make("folder"), 6)])

@@ -52,6 +52,22 @@ class DecodeTest(tf.test.TestCase, parameterized.TestCase):
     for image in data.map(lambda x: transforms.decoded(x, 3)):
       self.assertAllEqual(image, PIXELS)
 
+  @parameterized.parameters("center", "random", "none")
+  def test_an_image_is_the_same_in_a_graph(self, crop):
+    contents = [
+      encoded(kind, PIXELS[:, :width])
+      for width in (6, 10, 4)
+      for kind in ("png", "jpeg", "bmp", "webp", "gif")
+    ]
+    transform = Transform(crop=crop)
+
+    def decode(place, content):
+      return transform.decode(content, 6, 3, 7, place)
+
+    data = tf.data.Dataset.from_tensor_slices(contents).enumerate()
+    for (place, content), image in zip(data, data.map(decode)):
+      self.assertAllEqual(image, decode(place, content))
+
   @parameterized.parameters("png", "webp")
   def test_grey_is_one_channel(self, kind):
     got = transforms.decoded(tf.constant(encoded(kind)), 1)

@@ -1,6 +1,7 @@
 """A buffer between readers and a run that grows and shrinks while it goes on.
 
     for need, payloads in Elastic(fetch, needs, bounds): ...
+    for several in Elastic(fetch, needs, bounds).chunks(most): ...
 
 `needs` says, element by element, what must be there. Threads fetch it in the
 order of its first use, ahead of it; what has been used for the last time is let
@@ -13,6 +14,7 @@ are slow, more questions would only make it worse.
 """
 
 import collections
+import contextlib
 import dataclasses
 import statistics
 import threading
@@ -22,6 +24,7 @@ from typing import (
   Callable,
   Deque,
   Dict,
+  Generator,
   Hashable,
   Iterable,
   Iterator,
@@ -62,7 +65,8 @@ class Meter(NamedTuple):
     num_given: Elements given.
     waited: Seconds for which they were waited for.
     plan: Readers and depth now.
-    num_bytes: Bytes held now.
+    num_bytes: Bytes held now, with those lent.
+    num_lent: Bytes of what was given last.
     most_bytes: The most that were held.
     num_again: Questions that were asked again.
   """
@@ -71,8 +75,13 @@ class Meter(NamedTuple):
   waited: float
   plan: Plan
   num_bytes: int
+  num_lent: int
   most_bytes: int
   num_again: int
+
+
+# What is given: a need, and what was fetched for it.
+Element = Tuple[Need, List[Any]]
 
 
 @dataclasses.dataclass
@@ -130,8 +139,9 @@ class Elastic:
       maxlen=_NUM_TIMED
     )
     self._num_planned = self._num_given = self._num_readers = 0
-    self._num_bytes = self._most_bytes = self._num_fetched = 0
+    self._num_bytes = self._num_lent = self._most_bytes = self._num_fetched = 0
     self._bytes_fetched = self._num_busy = self._num_again = 0
+    self._num_last = 1  # Of the last chunk.
     self._waited = 0.0
     self._blocked = self._full = self._closed = self._ended = False
 
@@ -142,7 +152,8 @@ class Elastic:
         self._num_given,
         self._waited,
         self._plan,
-        self._num_bytes,
+        self._num_bytes + self._num_lent,
+        self._num_lent,
         self._most_bytes,
         self._num_again,
       )
@@ -153,30 +164,43 @@ class Elastic:
       self._closed = True
       self._work.notify_all()
 
-  def __iter__(self) -> Iterator[Tuple[Need, List[Any]]]:
+  def __iter__(self) -> Iterator[Element]:
+    with contextlib.closing(self.chunks(1)) as chunks:
+      for (element,) in chunks:
+        yield element
+
+  def chunks(
+    self, most: int, size_fn: Callable[[Element], int] = lambda element: 0
+  ) -> Generator[List[Element], None, None]:
+    """Yields several elements at once: the next, and those that are there.
+
+    Args:
+      most: How many at most; nothing is waited for but the next.
+      size_fn: Bytes of an element once it is given. They count as held until
+        more is asked for, and only the next may exceed the bounds.
+    """
     last = time.monotonic()
     try:
       while True:
         with self._arrival:
+          self._num_lent = 0
           self._plan_ahead()
           if not self._planned:
             return
-          need = self._planned[0]
-          wait = self._wait_for(need)
-          payloads = self._take(need)
-          # Each read counts in the element that needed it first.
-          seconds = [self._took.pop(key, 0.0) for key in need.keys]
+          wait = self._wait_for(self._planned[0])
+          chunk = self._take_chunk(most, size_fn)
           now = time.monotonic()
-          self._observe(wait, now - last, max(seconds, default=0), sum(seconds))
-          last = now
-        yield need, payloads
+          # As if each had been asked for when the one before was used up.
+          step = (now - last - wait) / self._num_last
+          self._observe(*self._observations(chunk, wait, step))
+          last, self._num_last = now, len(chunk)
+        yield chunk
     finally:
       self.close()
 
   def _plan_ahead(self) -> None:
     """Puts on the list what the next elements need."""
-    end = self._num_given + self._plan.depth + 1
-    while self._num_planned < end and not self._ended:
+    while self._num_planned <= self._horizon() and not self._ended:
       need = next(self._needs, None)
       if need is None:
         self._ended = True
@@ -221,7 +245,8 @@ class Elastic:
       self._see_who_is_idle()
       now = time.monotonic()
       if now - started >= _SLICE_SECONDS:
-        self._observe(now - started, now - started)
+        waited = now - started
+        self._observe(Observation(waited, waited, blocked=self._blocked))
         self._plan_ahead()
         started = now
     return time.monotonic() - started
@@ -232,26 +257,54 @@ class Elastic:
     self._blocked = has_idle and not self._todo
     self._full = has_idle and bool(self._todo) and not self._may_read()
 
-  def _observe(
-    self, wait: float, interval: float, latency: float = 0.0, work: float = 0.0
-  ) -> None:
-    self._waited += wait
-    if not self._adaptive or self._num_given <= 1:  # The first has no choice.
+  def _observations(
+    self, chunk: List[Element], wait: float, step: float
+  ) -> Iterator[Observation]:
+    """Yields what the elements of a chunk saw; the first was waited for."""
+    for need, _ in chunk:
+      # Each read counts in the element that needed it first.
+      took = [self._took.pop(key, 0.0) for key in need.keys]
+      latency, work = max(took, default=0.0), sum(took)
+      yield Observation(wait, wait + step, latency, work, self._blocked)
+      wait = 0.0
+
+  def _observe(self, *observations: Observation) -> None:
+    self._waited += sum(observed.wait for observed in observations)
+    # The first have no choice.
+    if not self._adaptive or self._num_given <= len(observations):
       return
-    # Without room for more bytes there is nothing to gain.
-    felt = 0.0 if self._full else wait
-    observed = Observation(felt, interval, latency, work, self._blocked)
-    self._state = congestion.advance(self._state, observed, self._bounds)
+    for observed in observations:
+      if self._full:  # Without room for more bytes there is nothing to gain.
+        observed = observed._replace(wait=0.0)
+      self._state = congestion.advance(self._state, observed, self._bounds)
     before, self._plan = self._plan, self._state.plan(self._bounds)
     if self._plan != before:
       self._work.notify_all()
 
-  def _take(self, need: Need) -> List[Any]:
-    """Returns the payloads, and lets go of those used for the last time."""
-    payloads = [self._held[key] for key in need.keys]
-    for payload in payloads:
-      if isinstance(payload, Exception):
-        raise payload
+  def _take_chunk(
+    self, most: int, size_fn: Callable[[Element], int]
+  ) -> List[Element]:
+    """Returns the next element, and those after it that may come along."""
+    chunk: List[Element] = []
+    while self._planned and len(chunk) < most:
+      need = self._planned[0]
+      payloads = [self._held.get(key) for key in need.keys]
+      failures = [x for x in payloads if isinstance(x, Exception)]
+      if failures and not chunk:
+        raise failures[0]
+      if failures or None in payloads:
+        break
+      size = size_fn((need, payloads))
+      if chunk and self._all_bytes() + size > self._bounds.max_bytes:
+        break
+      self._take(need, payloads)
+      self._num_lent += size
+      self._most_bytes = max(self._most_bytes, self._all_bytes())
+      chunk.append((need, payloads))
+    return chunk
+
+  def _take(self, need: Need, payloads: List[Any]) -> None:
+    """Lets go of what was used for the last time."""
     for key, payload in zip(need.keys, payloads):
       self._uses[key] -= 1
       if not self._uses[key]:
@@ -260,7 +313,6 @@ class Elastic:
         self._work.notify()  # There may be room for one more now.
     self._planned.popleft()
     self._num_given += 1
-    return payloads
 
   def _read(self) -> None:
     """What a reader does; it ends where the plan has no place for it."""
@@ -300,7 +352,7 @@ class Elastic:
     if not failed:
       self._timed.append((began, time.monotonic() - began))
       self._num_bytes += len(payload)
-      self._most_bytes = max(self._most_bytes, self._num_bytes)
+      self._most_bytes = max(self._most_bytes, self._all_bytes())
       self._num_fetched += 1
       self._bytes_fetched += len(payload)
 
@@ -313,11 +365,18 @@ class Elastic:
     place, _ = self._todo[0]
     if place <= self._num_given:
       return True
-    if place > self._num_given + self._plan.depth:
+    if place > self._horizon():
       return False
     return self._expected_bytes() <= self._bounds.max_bytes
+
+  def _horizon(self) -> int:
+    """Returns how far to read: by the depth, until the next chunk is due."""
+    return self._num_given + self._plan.depth + self._num_last - 1
 
   def _expected_bytes(self) -> float:
     """Returns what will be held when one more reader is done."""
     mean = self._bytes_fetched / max(self._num_fetched, 1)
-    return self._num_bytes + (self._num_busy + 1) * mean
+    return self._all_bytes() + (self._num_busy + 1) * mean
+
+  def _all_bytes(self) -> int:
+    return self._num_bytes + self._num_lent

@@ -1,11 +1,13 @@
 """Images that stay encoded in files, read in blocks while the run goes on."""
 
 import dataclasses
+import sys
 import threading
 from typing import (
   Callable,
   Dict,
   Iterator,
+  Mapping,
   Optional,
   Tuple,
 )
@@ -174,14 +176,23 @@ class Blocks:
     self._keep(block, content)
     return content
 
-  def cut(self, content: bytes, row: int) -> bytes:
-    """Returns an image's bytes out of those of its block."""
-    size = int(self.images.size[row])
-    if size == _WHOLE:
-      return content
-    origin = self.images.start[self._first[self.of_row[row]]]
-    start = int(self.images.start[row] - origin)
-    return content[start : start + size]
+  def cut(self, contents: Mapping[int, bytes], rows: np.ndarray) -> np.ndarray:
+    """Returns images' bytes out of those of their blocks, as objects."""
+    blocks = self.of_row[rows]
+    starts = self.images.start[rows] - self.images.start[self._first[blocks]]
+    sizes = self.images.size[rows]
+    ends = np.where(sizes == _WHOLE, sys.maxsize, starts + sizes)
+    # Not one by one out of arrays: that takes longer than to cut.
+    places = zip(blocks.tolist(), starts.tolist(), ends.tolist())
+    found = (contents[block][start:end] for block, start, end in places)
+    return np.fromiter(found, object, len(rows))
+
+  def num_bytes(self, contents: Mapping[int, bytes], rows: np.ndarray) -> int:
+    """Returns how many bytes `cut` gives."""
+    sizes = self.images.size[rows]
+    if _WHOLE in sizes:
+      return sum(map(len, self.cut(contents, rows)))
+    return int(sizes.sum())
 
   def _keep(self, block: int, content: bytes) -> None:
     with self._lock:

@@ -121,7 +121,8 @@ class InputFn:
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
     )
-    return batches.prefetch(self.prefetch * len(share.shares)).apply(endless)
+    # Last, or TensorFlow adds a prefetch of its own that grows without bound.
+    return batches.apply(endless).prefetch(self.prefetch * len(share.shares))
 
   def reference(self, count: Optional[int] = None) -> sources.Images:
     """Returns training images to measure against, `count` of them.

@@ -1,10 +1,13 @@
 """Batches out of an encoded set: read ahead, cut, decode, batch.
 
 Elastic(blocks) -> generator of bytes -> decode, in parallel -> batches
+
+What is there is handed to TensorFlow several batches at once: to come and go
+takes Python as long as it takes to decode an image or two.
 """
 
 import weakref
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +18,8 @@ from paragan_tf.data.order import Order
 from paragan_tf.data.share import Finish, Share
 from paragan_tf.data.sources import Images
 from paragan_tf.data.transforms import Transform
+
+_MOST_AT_ONCE = 128  # Images that are handed to TensorFlow.
 
 
 class Stream:
@@ -109,13 +114,13 @@ class Stream:
 
   def _decoded(self, needed, batch_size: int, finish) -> tf.data.Dataset:
     spec = (
-      tf.TensorSpec([], tf.string),
+      tf.TensorSpec([None], tf.string),
       tf.TensorSpec([None], tf.int32),
       tf.TensorSpec([None], tf.int64),
-      tf.TensorSpec([None], tf.int64),
     )
+    most = max(1, _MOST_AT_ONCE // batch_size)
     data = tf.data.Dataset.from_generator(
-      lambda: self._payloads(needed()), output_signature=spec
+      lambda: self._payloads(needed(), most), output_signature=spec
     )
     data = data.map(self._parsed).unbatch()
     # Finished one by one: a whole batch would not stay in the core's cache.
@@ -126,11 +131,8 @@ class Stream:
     )
     return data.batch(batch_size, drop_remainder=True)
 
-  def _payloads(self, needed):
-    """Yields the bytes of each element's images, sizes, rows and places.
-
-    As one text: TensorFlow takes long to convert many.
-    """
+  def _payloads(self, needed, most: int):
+    """Yields the bytes, labels and places of up to `most` elements' images."""
     blocks = self._blocks
     buffer = elastic.Elastic(
       blocks.fetch,
@@ -140,31 +142,43 @@ class Stream:
     )
     self._running = [ref for ref in self._running if ref() is not None]
     self._running.append(weakref.ref(buffer))
-    elements = iter(buffer)
+    chunks = buffer.chunks(
+      most, lambda element: blocks.num_bytes(*_contents(element))
+    )
     try:
-      for need, payloads in elements:
-        rows, places = need.tag
-        content = {block: p for (_, block), p in zip(need.keys, payloads)}
-        cut = [blocks.cut(content[blocks.of_row[row]], row) for row in rows]
-        sizes = np.array([len(one) for one in cut], np.int32)
-        yield b"".join(cut), sizes, rows, places
+      for chunk in chunks:
+        yield self._joined(chunk)
     except Exception as e:
       self.failure = str(e)
       raise
     finally:
-      elements.close()
+      chunks.close()
 
-  def _parsed(self, whole, sizes, rows, places):
-    content = tf.strings.substr(whole, tf.cumsum(sizes, exclusive=True), sizes)
-    images, labels = content, tf.zeros_like(rows, tf.int32)
-    if self._images.parse is not None:
-      images, labels = self._images.parse(content)
+  def _joined(self, chunk: List[elastic.Element]):
+    cut = [self._blocks.cut(*_contents(element)) for element in chunk]
+    rows, places = map(np.concatenate, zip(*(need.tag for need, _ in chunk)))
+    labels = np.zeros(len(rows), np.int32)
     if self._images.labels is not None:
-      labels = tf.gather(self._images.labels, rows)
-    return images, tf.cast(labels, tf.int32), places
+      labels = self._images.labels[rows]
+    return np.concatenate(cut), labels, places
+
+  def _parsed(self, encoded, labels, places):
+    if self._images.parse is not None:
+      encoded, inside = self._images.parse(encoded)
+      if self._images.labels is None:
+        labels = tf.cast(inside, tf.int32)
+    return encoded, labels, places
 
   def _image(self, encoded, label, place):
     image = self._transform.decode(
       encoded, self._resolution, self._images.channels, self._seed, place
     )
     return image, label, place
+
+
+def _contents(element: elastic.Element) -> Tuple[Dict[int, bytes], np.ndarray]:
+  """Returns the blocks of an element by their numbers, and its rows."""
+  need, payloads = element
+  rows, _ = need.tag
+  keys: Sequence[Any] = need.keys
+  return {block: x for (_, block), x in zip(keys, payloads)}, rows

@@ -191,7 +191,8 @@ class Side:
     # Of two answers to one question one is dropped, so what is held counts.
     meter = self._stream._running[-1]().meter()
     given = meter.num_given * BATCH_SIZE - decoded
-    return floats + meter.num_bytes + max(given, 0) * self._bytes_of_image
+    held = meter.num_bytes - meter.num_lent
+    return floats + held + max(given, 0) * self._bytes_of_image
 
   def _counting(self, finish: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `finish`, the last thing done with an image, and counts those."""
@@ -219,7 +220,7 @@ class Side:
     def fetch(block):
       content = blocks.fetch((0, int(block)))
       rows = np.flatnonzero(blocks.of_row == block)
-      return np.array([blocks.cut(content, row) for row in rows], object)
+      return blocks.cut({int(block): content}, rows)
 
     order = np.random.RandomState(0).permutation(blocks.of_row[-1] + 1)
     data = tf.data.Dataset.from_tensor_slices(order).repeat()
@@ -233,9 +234,7 @@ class Side:
 
     def numbered(content):
       nothing = tf.zeros(tf.shape(content), tf.int64)
-      sizes = tf.strings.length(content)
-      whole = tf.strings.reduce_join(content)
-      return self._stream._parsed(whole, sizes, nothing, nothing)
+      return self._stream._parsed(content, tf.cast(nothing, tf.int32), nothing)
 
     data = data.map(numbered).unbatch()
     data = data.map(
