@@ -9,6 +9,7 @@ import contextlib
 import json
 import pathlib
 import sys
+import types
 from typing import Iterator, NamedTuple, Optional, Sequence
 from unittest import mock
 
@@ -58,7 +59,7 @@ def export(program: Program) -> bytes:
     built = experiment.Experiment(
       tf.distribute.get_strategy(),
       batch_size=size if program.role else size // program.num_cores,
-      input_fn=lambda: mock.Mock(spec=spec),
+      input_fn=lambda: types.SimpleNamespace(spec=spec),
     )
     return _serialized(built, spec, num)
 
