@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.11 python3.10 python3.9 python3; do \
 # Two processes, each with whole files: much of a test is waiting.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: train smoke test cifar10 soak lint lock clean
+.PHONY: train smoke test test-tpu cifar10 soak lint lock clean
 .DEFAULT_GOAL := train
 
 train: $(VENV)/installed
@@ -29,6 +29,11 @@ cifar10: $(VENV)/installed data/cifar10.npz
 
 data/cifar10.npz: | $(VENV)/installed
 	@$(PY) -m tools.make_cifar10 $@
+
+# The TPU compiler, in an environment of its own, and the tests that need it.
+test-tpu: $(VENV)/installed
+	@$(PY) -c "from tools.tpu import environment as e; e.is_there() or e.make()"
+	@$(PY) -m pytest -q tests/tpu_report_test.py
 
 soak: $(VENV)/installed
 	@$(PY) -m pytest -q $(PARALLEL) tests
@@ -49,4 +54,4 @@ lock: $(VENV)/installed
 		setup.py --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-tpu

@@ -21,6 +21,7 @@ import tensorflow as tf
 from paragan_tf.data import shards, tfds_sets
 from paragan_tf.data.encoded import Encoded
 from paragan_tf.data.folder import list_images
+from paragan_tf.data.layout import channels_last
 
 _NUM_HELDOUT = 2000
 
@@ -302,8 +303,8 @@ def _from_arrays(
   if pixels is None or pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
     found = {k: f"{v.dtype}{list(v.shape)}" for k, v in arrays.items()}
     raise ValueError(
-      f"'{path}' must hold `images`, uint8 [n, h, w] or [n, h, w, c], "
-      f"got {found}."
+      f"'{path}' must hold `images`, uint8 [n, h, w], [n, h, w, c] or "
+      f"[n, c, h, w], got {found}."
     )
   if labels is not None and labels.shape != pixels.shape[:1]:
     raise ValueError(
@@ -315,8 +316,7 @@ def _from_arrays(
       f"`labels` of '{path}' must be integers from 0 up, got "
       f"{labels.dtype} from {labels.min()}."
     )
-  if pixels.ndim == 3:
-    pixels = pixels[..., None]
+  pixels = pixels[..., None] if pixels.ndim == 3 else channels_last(pixels)
   count = 0 if labels is None else int(labels.max()) + 1
   names = tuple(str(i) for i in range(count))
   return _split(os.path.basename(path), pixels, labels, names, num_heldout)

@@ -1,0 +1,173 @@
+"""What is read out of compiled programs, and compiling where that is at hand.
+
+`make test-tpu` makes the compiler's environment and runs all of it.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tools.tpu import environment, figures, programs
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SMALL = (
+  "--gin_file=gin/runs/benchmark_step.gin",
+  "--gin_bindings=sngan.Generator.width = 16",
+  "--gin_bindings=sngan.Discriminator.width = 16",
+  "--cores=8",
+)
+# Two operations that count, one inside another, and a view.
+TEXT = """
+%fused (p: f32[8]) -> f32[8] {
+  %inner = f32[16,8,8,96]{3,0,2,1:T(8,128)} add(%p), \
+x={"estimated_cycles":"7"}
+}
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[16,8,8,3]{3,0,2,1:T(8,128)} parameter(0)
+  %one = (f32[]{:T(256)}, bf16[5,16,96]{2,1,0:T(8,128)(2,1)}) fusion(%a), \
+metadata={op_name="conv"}, backend_config={"estimated_cycles":"100"}
+  %half = u32[]{:T(128)} custom-call(%a), custom_call_target="X64SplitLow"
+  ROOT %two = f32[16,8,8,3]{3,0,2,1:T(8,128)} copy(%one), \
+backend_config={"estimated_cycles":"20"}
+}
+"""
+
+
+class ProgramsTest(tf.test.TestCase, parameterized.TestCase):
+  def test_cycles_are_those_of_the_main_computation(self):
+    self.assertEqual(programs.cycles(TEXT), 120)
+    self.assertEqual(programs.num_halves(TEXT), 1)
+    kinds = [operation.kind for operation in programs.operations(TEXT)]
+    self.assertEqual(kinds, ["parameter", "fusion", "custom-call", "copy"])
+
+  @parameterized.parameters(
+    (("f32", "16,8,8,3", "3,0,2,1", "8,128"), 12288, 524288),
+    (("bf16", "5,16,96", "2,1,0", "8,128"), 15360, 20480),
+    (("f32", "16,8,8,128", "3,0,2,1", "8,128"), 524288, 524288),
+    (("f32", "96", "0", "256"), 384, 1024),
+    (("f32", "", "", "256"), 4, 4),
+    (("s64", "2,3", "", ""), 48, 48),
+    (("pred", "2,3", "", ""), 6, 6),
+  )
+  def test_tiles(self, array, full, padded):
+    self.assertEqual(programs.array_bytes(array), (full, padded))
+
+  def test_the_largest_wastes(self):
+    first, second = programs.wastes(TEXT)
+    self.assertEqual(first.shape, "f32[16,8,8,3]")
+    self.assertEqual((first.num, first.empty_bytes), (1, 512000))
+    self.assertAlmostEqual(first.share, 0.977, delta=1e-3)
+    self.assertEqual((second.shape, second.name), ("bf16[5,16,96]", "conv"))
+    self.assertAlmostEqual(second.share, 0.25)
+
+
+class ReportTest(tf.test.TestCase, parameterized.TestCase):
+  def rows(self):
+    return [
+      figures.Row("step_off", seconds=0.3, roofline=0.2, hbm_bytes=10),
+      figures.Row("step_layout", seconds=0.2, roofline=0.16, hbm_bytes=8),
+      figures.Row("step_bfloat16", seconds=0.15, roofline=0.1, hbm_bytes=6),
+    ]
+
+  def test_gains(self):
+    found = figures.Report("v3:2x2", "tpu_v3", self.rows()).json()
+    expected = {
+      "gain_time": 2.0,
+      "gain_time_layout_only": 1.5,
+      "gain_roofline": 2.0,
+      "gain_roofline_layout_only": 1.25,
+      "hbm_ratio": 0.6,
+      "hbm_bytes": 6,
+      "hbm_limit_bytes": 16 * 1024**3,
+    }
+    for name, value in expected.items():
+      self.assertAlmostEqual(found[name], value, msg=name)
+    json.dumps(found)
+
+  def test_with_roles_the_slower_one_counts(self):
+    rows = [
+      figures.Row(f"{who}_{name}", seconds=scale * seconds, hbm_bytes=1)
+      for who, scale in (("g", 1.0), ("d", 2.0))
+      for name, seconds in (("off", 3.0), ("layout", 2.0), ("bfloat16", 1.0))
+    ]
+    rows = [r._replace(roofline=1.0) for r in rows]
+    rows.append(figures.Row("g_only_resizes", error="too <large>"))
+    report = figures.Report("v3:2x2", "tpu_v3", rows)
+    self.assertAlmostEqual(report.json()["gain_time"], 3.0)
+    self.assertIn("too <large>", report.text())
+    self.assertIn("too &lt;large&gt;", report.html())
+    self.assertIn("stimates of the TPU compiler", report.html())
+
+  def test_an_unknown_tpu_is_refused(self):
+    for topology in ("v9:2x2", "v3", "cpu:1"):
+      with self.assertRaisesRegex(ValueError, f"`--topology` .* '{topology}'"):
+        figures.chip(topology)
+    self.assertEqual(figures.chip("v5e:2x2"), "tpu_v5e")
+
+  def test_every_part_is_compiled_alone_if_asked(self):
+    few, all_ = (figures.variants("tpu_v3", more) for more in (False, True))
+    self.assertEqual(list(few), ["off", "layout", "bfloat16"])
+    self.assertGreater(len(all_), len(few) + 5)
+    self.assertLen({tuple(b) for b in all_.values()}, len(all_))
+
+
+def run(*command, **variables):
+  return subprocess.run(
+    [sys.executable, "-m", *command],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    env={**os.environ, **variables},
+    check=False,
+  )
+
+
+class ToolTest(tf.test.TestCase, parameterized.TestCase):
+  def test_without_the_compiler_it_says_how_to_get_it(self):
+    # A folder that cannot be made.
+    done = run(
+      "tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere", PIP_INDEX=""
+    )
+    self.assertEqual(done.returncode, 2)
+    last = done.stderr.strip().splitlines()[-1]
+    self.assertRegex(last, "^Error: The TPU compiler's environment in '/proc")
+    self.assertIn("requirements.txt", last)
+    self.assertIn("PARAGAN_TPU_ENV", last)
+
+  @parameterized.named_parameters(
+    *((kind, kind) for kind in ("v3:2x2", "v5e:2x2"))
+  )
+  def test_a_small_step_compiles(self, topology):
+    if not environment.is_there():
+      self.skipTest("No TPU compiler here: `make test-tpu` gets it.")
+    folder = tempfile.mkdtemp()
+    done = run(
+      "tools.tpu_report",
+      *SMALL,
+      f"--topology={topology}",
+      "--only=off",
+      "--only=bfloat16",
+      f"--json={folder}/tpu.json",
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    found = json.loads(pathlib.Path(folder, "tpu.json").read_text())
+    off, half = (
+      found["programs"][f"step_{name}"] for name in ("off", "bfloat16")
+    )
+    for row in (off, half):
+      self.assertIsNone(row["error"])
+      self.assertGreater(row["seconds"], 0)
+      self.assertGreater(row["roofline"], 0)
+      self.assertLess(row["roofline"], 1)
+      self.assertLess(row["hbm_bytes"], found["hbm_limit_bytes"])
+    self.assertLess(half["bytes"], off["bytes"])
+
+
+if __name__ == "__main__":
+  tf.test.main()
