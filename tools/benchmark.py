@@ -11,7 +11,7 @@ from typing import Dict, Optional
 from absl import flags
 
 from tools import cli
-from tools.suites import apart, backbones, engines, inputs, step
+from tools.suites import apart, backbones, engines, inputs, layouts, step
 from tools.suites.suite import Options, Suite
 
 SUITES: Dict[str, Suite] = {
@@ -20,6 +20,7 @@ SUITES: Dict[str, Suite] = {
   "async": apart.run,
   "backbones": backbones.run,
   "input": inputs.run,
+  "layout": layouts.run,
 }
 
 _SUITE = flags.DEFINE_string(

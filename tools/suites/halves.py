@@ -1,0 +1,105 @@
+"""What is learned in bfloat16: suite `layout --quality`.
+
+The default run on the embedded set, in float32 and in bfloat16, several seeds
+each, one after the other: the Frechet distance at its end. Losses are looked at
+all the way, for a number that is none.
+"""
+
+import functools
+import math
+from typing import Dict, List, NamedTuple
+
+import numpy as np
+
+from tools.suites.ours import load
+from tools.suites.rounds import say
+from tools.suites.suite import Result
+from tools.suites.workers import Worker, closing
+
+_GIN_FILE = "gin/runs/fashion.gin"
+_SEEDS = (0, 1, 2)
+_PRECISIONS = ("float32", "bfloat16")
+_STEPS_AT_ONCE = 100
+_LONG = 5000  # Steps of the one run that is to stay finite.
+
+
+class Learned(NamedTuple):
+  """How a run ended.
+
+  Attributes:
+    frechet: The distance.
+    finite_steps: How many steps gave numbers.
+  """
+
+  frechet: float
+  finite_steps: int
+
+
+class Learner:
+  """A run in a precision."""
+
+  def __init__(self, precision: str, seed: int):
+    bindings = (
+      f"player.precision = '{precision}'",
+      f"Experiment.seed = {seed}",
+    )
+    run = load(bindings, (), _GIN_FILE)
+    self.num_steps = run.gin.query_parameter("Run.num_steps")
+    self._experiment = run.Experiment(run.strategies.choose().strategy)
+    self._inner_loop = self._experiment.inner_loop(0)
+
+  def learn(self, num_steps: int = 0) -> Learned:
+    """Trains for the run's number of steps, or another one."""
+    done = 0
+    while done < (num_steps or self.num_steps):
+      logs = self._inner_loop(_STEPS_AT_ONCE)
+      if not all(math.isfinite(value) for value in logs.values()):
+        return Learned(math.nan, done)
+      done += _STEPS_AT_ONCE
+    first = self._experiment.evaluation.measure(None)[0]
+    return Learned(first.value, done)
+
+
+def run(quick: bool) -> Result:
+  """Trains all; with `quick` on one seed, and none for long."""
+  found: Dict[str, List[Learned]] = {}
+  for precision in _PRECISIONS:
+    for seed in _SEEDS[: 1 if quick else None]:
+      say(f"{precision}, seed {seed}.")
+      found.setdefault(precision, []).append(_learned(precision, seed))
+      say(f"{precision}, seed {seed}: {found[precision][-1]}")
+  figures = gather(found)
+  if not quick:
+    long = _learned("bfloat16", 0, _LONG)
+    figures["bfloat16_finite_steps"] = long.finite_steps
+  return Result(table(figures), figures)
+
+
+def _learned(precision: str, seed: int, num_steps: int = 0) -> Learned:
+  worker = Worker(precision, functools.partial(Learner, precision, seed))
+  with closing([worker]):
+    return worker.ask("learn", num_steps)
+
+
+def gather(found: Dict[str, List[Learned]]) -> Dict[str, float]:
+  """Returns the flat figures; a deviation is over the seeds."""
+  figures: Dict[str, float] = {}
+  for precision, runs in found.items():
+    distances = [learned.frechet for learned in runs]
+    figures[f"{precision}_frechet"] = float(np.mean(distances))
+    figures[f"{precision}_frechet_deviation"] = float(np.std(distances))
+    figures[f"{precision}_finite_steps"] = min(r.finite_steps for r in runs)
+  return figures
+
+
+def table(figures: Dict[str, float]) -> str:
+  """Returns the figures as lines."""
+  lines = ["The default run, Frechet distance at its end, over the seeds"]
+  for precision in _PRECISIONS:
+    mean = figures[f"{precision}_frechet"]
+    deviation = figures[f"{precision}_frechet_deviation"]
+    steps = figures[f"{precision}_finite_steps"]
+    lines.append(
+      f"{precision:10}{mean:.1f} +- {deviation:.1f}, {steps:.0f} steps finite"
+    )
+  return "\n".join(lines)
