@@ -73,15 +73,16 @@ class _Parts(NamedTuple):
   resizes: str
   image_ends: str
   weights_as_matrices: bool
+  attention_anew: bool
   one_pass: bool = True
   join_projections: bool = False
   join_power_iterations: bool = False
 
 
 _PARTS = {
-  "tpu": _Parts("strided", "blocks", True),
-  "gpu": _Parts("folded", "plain", True),
-  "cpu": _Parts("folded", "product", True),
+  "tpu": _Parts("strided", "blocks", True, True),
+  "gpu": _Parts("folded", "plain", True, False),
+  "cpu": _Parts("folded", "product", True, False),
 }
 
 
@@ -101,6 +102,8 @@ class Layout:
       `product`, or compute `blocks` of pixels at once.
     weights_as_matrices: A TPU keeps weights and slots in the order they have,
       and turns what a convolution asks for alone.
+    attention_anew: The shares of attention, the largest tensors of a net, are
+      computed again on the way back and not kept.
     one_pass: D judges real and fake images in one pass.
     join_projections: Norms that follow the same vector ask for their scales
       and shifts in one product.
@@ -113,6 +116,7 @@ class Layout:
   resizes: str = None  # type: ignore[assignment]
   image_ends: str = None  # type: ignore[assignment]
   weights_as_matrices: bool = None  # type: ignore[assignment]
+  attention_anew: bool = None  # type: ignore[assignment]
   one_pass: bool = None  # type: ignore[assignment]
   join_projections: bool = None  # type: ignore[assignment]
   join_power_iterations: bool = None  # type: ignore[assignment]

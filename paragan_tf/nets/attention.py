@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from paragan_tf.hardware import Layout
 from paragan_tf.nets import layers
 from paragan_tf.nets.remat import in_parts, read
 from paragan_tf.types import Mode
@@ -14,7 +15,8 @@ class SelfAttention(tf.Module):
 
   Keys and values are the largest of each 2x2 block, as in BigGAN (arXiv
   1809.11096). `gamma` starts at 0: at first every pixel minds its own. In
-  several `parts`, one after the other, it holds less, see `remat.in_parts`.
+  several `parts`, one after the other, it holds less, see `remat.in_parts`; in
+  one, the layout says whether shares are kept or computed anew.
   """
 
   def __init__(
@@ -44,6 +46,7 @@ class SelfAttention(tf.Module):
       )
 
     self.parts = parts
+    self.anew = parts > 1 or Layout().attention_anew
     with self.name_scope:
       self.query = conv(channels, channels // 8, "query")
       self.key = conv(channels, channels // 8, "key")
@@ -56,10 +59,10 @@ class SelfAttention(tf.Module):
     query = _pixels(self.query(x, mode))
     key = _pixels(_pool(self.key(x, mode)))
     value = _pixels(_pool(self.value(x, mode)))
-    if self.parts == 1:
-      mixed = _mixed(query, key, value)
-    else:
+    if self.anew:
       mixed = in_parts(_mixed, self.parts, query, key, value)
+    else:
+      mixed = _mixed(query, key, value)
     mixed = tf.reshape(mixed, [-1, *x.shape[1:3], value.shape[-1]])
     return x + tf.cast(read(self.gamma), x.dtype) * self.out(mixed, mode)
 

@@ -15,6 +15,8 @@ import sys
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Nobody holds a TPU here: several may compile at once.
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 # TensorFlow writes it for state that is updated in place, and the compiler
 # does not know it.
