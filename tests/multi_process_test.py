@@ -79,6 +79,18 @@ def end(process, seconds=300.0):
   return out
 
 
+def launch_jobs(folder, num_replicas, num_processes, jobs):
+  """Gives jobs to processes of so many replicas each."""
+  path = folder / "jobs.json"
+  path.write_text(json.dumps([num_replicas, jobs]))
+  code = (
+    "import sys; from tools import launch\n"
+    "command = [sys.executable, '-m', 'tests.process_worker', sys.argv[1]]\n"
+    f"sys.exit(launch.run(command, {num_processes}))"
+  )
+  end(start("-c", code, str(path)))
+
+
 class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -108,14 +120,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
   @classmethod
   def launch_jobs(cls, *jobs):
     """Gives jobs to two processes of two replicas each."""
-    path = cls.folder / "jobs.json"
-    path.write_text(json.dumps([2, jobs]))
-    code = (
-      "import sys; from tools import launch\n"
-      "command = [sys.executable, '-m', 'tests.process_worker', sys.argv[1]]\n"
-      "sys.exit(launch.run(command, 2))"
-    )
-    end(start("-c", code, str(path)))
+    launch_jobs(cls.folder, 2, 2, jobs)
 
   @classmethod
   def stop_early(cls):

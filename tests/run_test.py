@@ -13,6 +13,7 @@ from paragan_tf.engine import strategies
 from paragan_tf.nets import linear, norms
 from paragan_tf.outputs import checkpoints, records, samples
 from paragan_tf.run import Run
+from paragan_tf.types import Mode
 from tests import testing
 
 TINY = [
@@ -38,6 +39,14 @@ ASYNC = [
   *EVERY_OTHER_STEP,
   "experiment.Experiment.schedule = @schedule.Asynchronous",
 ]
+GOSSIP = ["include 'gin/sync/gossip.gin'", *LINEAR]
+QUANTIZED = [
+  "include 'gin/sync/quantized.gin'",
+  *LINEAR,
+  "quantize.Quantized.min_size = 8",
+  "experiment.player.optimizer = @optimistic.OptimisticSGD",
+]
+TWO_PHASE = [*QUANTIZED, "quantize.Quantized.form = 'two_phase'"]
 
 
 def run(strategy, folder, num_steps, *more):
@@ -99,6 +108,79 @@ class MeasureTest(tf.test.TestCase):
       self.measured("Experiment.num_standing = -1")
 
 
+def copies(made, variable):
+  """Returns what each replica has, stacked."""
+  return np.stack(strategies.copies(made.experiment.strategy, variable))
+
+
+class MeanTest(tf.test.TestCase, parameterized.TestCase):
+  """Where the mean over replicas is what was learned."""
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def trained(self, more):
+    folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+    return folder, run(testing.strategy(), folder, 4, *more)
+
+  @parameterized.named_parameters(
+    ("gossip", GOSSIP), ("quantized", QUANTIZED), ("two_phase", TWO_PHASE)
+  )
+  def test_more_or_fewer_replicas_go_on_from_the_mean(self, more):
+    folder, four = self.trained(more)
+    config.load(
+      ["gin/runs/fashion.gin"], [*TINY, "run.Run.num_steps = 8", *more]
+    )
+    one = Run(experiment.Experiment(ONE("/cpu:0")), folder)
+    step, other = four.experiment.step, one.experiment.step
+    self.assertEqual(one.done, 4)
+    for who in "gd":
+      a, b = step.players[who], other.players[who]
+      for x, y in zip(
+        [*a.net.variables, *a.optimizer.variables, *step.ema.twin.variables],
+        [*b.net.variables, *b.optimizer.variables, *other.ema.twin.variables],
+      ):
+        expected = copies(four, x).mean(0)
+        self.assertAllClose(y, expected, rtol=0, atol=1e-6, msg=x.name)
+      for x, y in zip(
+        getattr(a.exchange, "e", ()), getattr(b.exchange, "e", ())
+      ):
+        self.assertAllClose(y, copies(four, x).mean(0), rtol=0, atol=1e-7)
+        self.assertGreater(np.abs(y).max(), 0.0)
+      for x, y in zip(a.exchange.summed, b.exchange.summed):
+        self.assertAllClose(y, copies(four, x).sum(0), rtol=0, atol=1e-7)
+        self.assertGreater(np.abs(y).max(), 0.0)
+
+  @parameterized.named_parameters(("gossip", GOSSIP), ("quantized", QUANTIZED))
+  def test_what_is_sampled_and_exported_is_the_mean(self, more):
+    _, made = self.trained(more)
+    twin = made.experiment.step.ema.twin
+    differ = [np.ptp(copies(made, v), 0).max() for v in twin.variables]
+    if more is GOSSIP:
+      self.assertGreater(max(differ), 1e-6)
+    shown = made.experiment.plain_g()
+    for v, x in zip(shown.variables, twin.variables):
+      mean = copies(made, x).mean(0)
+      self.assertAllClose(v, mean, rtol=0, atol=1e-6, msg=x.name)
+    labels = np.arange(8) % 3
+    images = made.experiment.sampler(labels, seed=1)
+    z = tf.constant(made.experiment.sampler.codes(8, seed=1))
+    expected = shown(z, tf.constant(labels, tf.int32), Mode.EVAL)
+    self.assertAllClose(images, expected, atol=1e-5)
+
+  def test_the_summary_and_the_log_say_how_they_talk(self):
+    folder, made = self.trained(GOSSIP)
+    self.assertIn("Gossip on `ring` of 4, rho 0.3333", made.summary())
+    line = records.read(folder)[-1]
+    for name in ("distance", "distance_after"):
+      self.assertGreater(line[f"exchange/d_g/{name}"], 0.0)
+    self.assertAllClose(line["exchange/d_g/rho"], 1 / 3)
+    players = made.experiment.step.players.values()
+    sizes = [v.shape.num_elements() for p in players for v in p.net.variables]
+    self.assertAllClose(line["exchange/bytes"], 2 * 4 * (sum(sizes) + 2 * 256))
+
+
 class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -114,6 +196,8 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     ("four_every_other_step", testing.strategy, EVERY_OTHER_STEP),
     ("one_async", lambda: ONE("/cpu:0"), ASYNC),
     ("four_async", testing.strategy, ASYNC),
+    ("four_gossip", testing.strategy, GOSSIP),
+    ("four_quantized", testing.strategy, QUANTIZED),
   )
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, strategy, more):
     run(strategy(), f"{self.folder}/parts", 4, *more)
@@ -126,7 +210,8 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(got[name], value, name)
     moved = checkpoints.Checkpoints(f"{self.folder}/whole")
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
-    for name in ("g/linear/weight/w", "d_optimizer/d/linear/weight/w/m"):
+    slot = "base" if more is QUANTIZED else "m"
+    for name in ("g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"):
       if name.startswith("d") and f"{name}/replica_1" in (
         four.get_variable_to_shape_map()
       ):
