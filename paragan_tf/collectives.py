@@ -1,28 +1,16 @@
-"""The only file that talks to other replicas.
+"""All replicas talk together; with `pairs.py`, the only file that talks.
 
 Every function is for replica context, eager or traced. With one replica
 nothing is sent.
 """
 
 import contextlib
-from typing import (
-  ContextManager,
-  Dict,
-  List,
-  Optional,
-  Sequence,
-  Tuple,
-  Union,
-)
+from typing import ContextManager, List, Optional, Sequence, Union
 
 import tensorflow as tf
 
 # What a replica's value counts in a mean over all.
 Weight = Union[float, tf.Tensor]
-# Replicas that talk with each other, none of them in two pairs.
-Pairs = Sequence[Tuple[int, int]]
-# Far from the group keys that `tf.distribute` counts from 1.
-_FIRST_KEY = 1 << 24
 
 
 def num_replicas() -> int:
@@ -140,7 +128,7 @@ def receive(
   here = static_replica_id()
   if here is None:  # On a TPU all replicas have one program.
     pairs = [[source, target] for target, source in enumerate(sources)]
-    return [_permuted(value, pairs) for value in values]
+    return [permuted(value, pairs) for value in values]
   context = tf.distribute.get_replica_context()
   count = len(context.strategy.extended.worker_devices)
   # All processes must choose alike, so all replicas are asked.
@@ -154,72 +142,13 @@ def receive(
   return [x[first * n : (first + 1) * n] for x, n in zip(gathered, rows)]
 
 
-def swapped(
-  values: Sequence[tf.Tensor],
-  groups: Sequence[Pairs],
-  timeout: Optional[float] = None,
-) -> List[tf.Tensor]:
-  """Returns what this replica's partner in each group of pairs gave.
-
-  A pair talks by itself: what it says reaches nobody else, and nobody else is
-  waited for. Zeros come where a replica has no partner.
-
-  Args:
-    values: What this replica gives, a vector for each group, in every group of
-      the same size on all replicas.
-    groups: Who talks with whom.
-    timeout: Seconds after which a partner counts as lost. Without, one whose
-      process ends is noticed all the same; with, TensorFlow keeps a thread for
-      each message until the time has passed.
-  """
-  here = static_replica_id()
-  if here is None:  # On a TPU all replicas have one program.
-    both = [[*pairs, *((j, i) for i, j in pairs)] for pairs in groups]
-    return [_permuted(v, pairs) for v, pairs in zip(values, both)]
-  received = []
-  for value, pairs in zip(values, groups):
-    pair = next((pair for pair in pairs if here in pair), None)
-    if pair is None:
-      received.append(tf.zeros_like(value))
-    else:
-      rows = _gathered(value, pair, here, timeout)
-      received.append(rows[1 - sorted(pair).index(here)])
-  return received
-
-
-def distributed(
-  values: Sequence[tf.Tensor], timeout: Optional[float] = None
-) -> List[tf.Tensor]:
-  """Returns what all replicas gave for this one, each one vector of a size.
-
-  Every two of them talk by themselves.
-
-  Args:
-    values: What this replica gives to each, itself included.
-    timeout: As in `swapped`.
-  """
-  num = num_replicas()
-  if num == 1:
-    return list(values)
-  here = replica_id()
-  rows = tf.stack(values)
-  # In round `r`, who sum up to it talk; all have, after `num` rounds.
-  rounds = [
-    [(i, (r - i) % num) for i in range(num) if i < (r - i) % num]
-    for r in range(num)
-  ]
-  others = [tf.gather(rows, (r - here) % num) for r in range(num)]
-  received = swapped(others, rounds, timeout)
-  # In one of the rounds a replica would talk with itself.
-  received = [
-    tf.where((r - here) % num == here, own, other)
-    for r, (own, other) in enumerate(zip(others, received))
-  ]
-  return received
-
-
 def gathered(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
-  """Returns the vectors of all replicas, a row for each."""
+  """Returns the vectors of all replicas, a row for each.
+
+  Args:
+    value: What this replica gives, of the same size on all.
+    timeout: As in `pairs.swapped`.
+  """
   if num_replicas() == 1:
     return value[tf.newaxis]
   context = tf.distribute.get_replica_context()
@@ -227,39 +156,6 @@ def gathered(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
     timeout_seconds=timeout
   )
   return context.all_gather(tf.identity(value)[tf.newaxis], 0, options)
-
-
-# How often each replica has asked its partner for something, while traced: both
-# of a pair count alike.
-_num_asked: Dict[Tuple[int, int, int], int] = {}
-_tokens: Dict[Tuple[int, int, int], tf.Tensor] = {}
-
-
-def _gathered(
-  value: tf.Tensor,
-  pair: Tuple[int, int],
-  here: int,
-  timeout: Optional[float] = None,
-) -> tf.Tensor:
-  """Returns the vectors of both of a pair, in order of their numbers."""
-  first, second = sorted(pair)
-  key = (first, second, here)
-  if key not in _tokens:
-    with tf.init_scope():
-      _tokens[key] = tf.raw_ops.VarHandleOp(
-        dtype=tf.float32, shape=[], shared_name="pair_{}_{}_{}".format(*key)
-      )
-  _num_asked[key] = _num_asked.get(key, 0) + 1
-  return tf.raw_ops.CollectiveGatherV2(
-    input=value[tf.newaxis],
-    group_size=2,
-    group_key=_FIRST_KEY + first * num_replicas() + second,
-    instance_key=_FIRST_KEY + _num_asked[key],
-    # One for each pair and replica: with none, or with a common one, one
-    # replica's part would have to end before the other's may start.
-    ordering_token=[_tokens[key]],
-    timeout_seconds=timeout or 0.0,
-  )
 
 
 class _Known:
@@ -301,7 +197,7 @@ def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:
   return means
 
 
-def _permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
+def permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
   """Sends along `pairs`; a source that feeds several sends to each in turn."""
   rounds: List[List[Sequence[int]]] = []
   for pair in pairs:

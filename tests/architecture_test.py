@@ -15,7 +15,7 @@ ROOMS = {
   "data": {"types", "collectives"},
   "nets": {"types", "collectives"},
   "game": {"types", "collectives", "hashing"},
-  "sync": {"types", "collectives", "hashing"},
+  "sync": {"types", "collectives", "hashing", "pairs"},
   "outputs": {"types", "collectives"},
   "engine": {"types", "collectives", "game", "sync"},
 }
@@ -51,6 +51,9 @@ class ArchitectureTest(parameterized.TestCase):
   @parameterized.parameters(*sorted(FREE))
   def test_the_ground_imports_nothing_of_ours(self, name):
     self.assertEmpty(ours(PACKAGE / f"{name}.py"))
+
+  def test_only_collectives_lie_below_pairs(self):
+    self.assertEqual(ours(PACKAGE / "pairs.py"), {"collectives"})
 
   @parameterized.named_parameters(*((room, room) for room in ROOMS))
   def test_a_room_imports_only_what_lies_before_it(self, room):

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
 
 from paragan_tf.engine import strategies
 from paragan_tf.game import optimistic
@@ -160,6 +161,23 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
       self.assertLen(found, 2 * num_edges * rounds)
       self.assertEqual({n.op for n in found}, {"CollectiveGatherV2"})
       self.assertEqual({n.attr["timeout_seconds"].f for n in found}, {7.0})
+
+  def test_on_a_tpu_neighbors_are_permuted(self):
+    with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(M):
+      exchange = gossip.Gossip(topology.ring, rounds=2)
+      w = tf.Variable(tf.zeros([3]), name="w")
+      exchange.init([w])
+      exchange.after_update([w], [], 0)
+    ops = [op for op in graph.get_operations() if "Collective" in op.type]
+    self.assertEqual({op.type for op in ops}, {"CollectivePermute"})
+    # A ring of four has two groups of pairs.
+    self.assertLen(ops, 2 * 2)
+    said = [
+      tuple(map(tuple, tf.get_static_value(op.inputs[1]))) for op in ops[:2]
+    ]
+    both = {pair for pairs in said for pair in pairs}
+    ring = {(i, (i + k) % M) for i in range(M) for k in (1, M - 1)}
+    self.assertEqual(both, ring)
 
   def test_players_that_are_alike_talk_together(self):
     one, same = make(topology.ring), make(topology.ring)

@@ -201,6 +201,26 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
       got = values(self.folder / f"{name}_async")
       self.assert_equal(got, expected, atol=1e-6)
 
+  @parameterized.parameters("gossip", "quantized")
+  @pytest.mark.soak
+  def test_neighbors_and_few_bits_come_to_the_values_of_one(self, name):
+    schemes = {"gossip": run_test.GOSSIP, "quantized": run_test.QUANTIZED}
+    scheme = [ALL_REDUCE[0], *schemes[name]]
+    expected = self.train_here(scheme)
+    self.launch_jobs(
+      self.job(f"whole_{name}", 20, scheme),
+      self.job(f"parts_{name}", 20, scheme, "stop"),
+    )
+    self.launch_jobs(self.job(f"parts_{name}", 20, scheme))
+    four = self.folder / f"four_{name}"
+    end(start_training(4, 1, four, bindings(20, *scheme)))
+    whole = values(self.folder / f"whole_{name}")
+    parts = values(self.folder / f"parts_{name}")
+    for key, value in whole.items():
+      self.assertAllEqual(parts[key], value, key)
+    for got in (whole, values(four)):
+      self.assert_equal(got, expected, atol=1e-4)
+
   @parameterized.parameters(*SCHEMES)
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, scheme):
     expected = values(self.folder / f"whole_{scheme}")

@@ -1,12 +1,14 @@
 """Quantized: nothing is lost, few bits go out, and DQGAN comes of it."""
 
 import functools
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf import collectives
 from paragan_tf.engine import strategies
 from paragan_tf.game import optimistic
 from paragan_tf.sync import compress, quantize
@@ -123,8 +125,8 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     workers.play(game, num_steps)
     return np.linalg.norm(workers.settled()[0])
 
-  @pytest.mark.soak
   @parameterized.parameters(0, 1, 2)
+  @pytest.mark.soak
   def test_feedback_comes_nearer_to_the_solution(self, seed):
     norm = functools.partial(self.final_norm, seed, 4000)
     plain = norm(compress.Identity())
@@ -140,22 +142,48 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class WireTest(tf.test.TestCase, parameterized.TestCase):
-  def traced(self, exchange, sizes=(400, 30)):
-    """Returns the collectives of one share, and the logs of its bytes."""
+  def said(self, exchange, sizes=(400, 30)):
+    """Returns what replicas give to pairs, to all, and in means; and weights.
+
+    Where they share one memory, what goes to all is copied there.
+    """
     with strategies.scope(testing.strategy()):
       weights = [tf.Variable(tf.zeros([n]), name=f"w{n}") for n in sizes]
       exchange.init(weights)
+    to_all, in_means = [], []
+    gathered, mean = collectives.gathered, collectives.mean
 
-    @functools.partial(tf.function, autograph=False)
-    def step():
-      def replica():
-        return exchange.share([tf.ones([n]) for n in sizes], 0)
+    def watch_gathered(value, *args):
+      to_all.append(value)
+      return gathered(value, *args)
 
-      return testing.strategy().run(replica)
+    def watch_mean(values, *args):
+      in_means.extend(values)
+      return mean(values, *args)
 
-    graph = step.get_concrete_function().graph
-    found = [op for op in graph.get_operations() if "Collective" in op.type]
-    return found, weights
+    def replica():
+      return exchange.share([tf.ones([n]) for n in sizes], 0)
+
+    with (
+      mock.patch.object(collectives, "gathered", watch_gathered),
+      mock.patch.object(collectives, "mean", watch_mean),
+    ):
+      step = tf.function(
+        lambda: testing.strategy().run(replica), autograph=False
+      )
+      graph = step.get_concrete_function().graph
+    pairs = [
+      op.inputs[0]
+      for op in graph.get_operations()
+      if op.type == "CollectiveGatherV2"
+    ]
+    return pairs, to_all, in_means, weights
+
+  def assert_words(self, tensors, num, num_words):
+    self.assertLen(tensors, num)
+    for value in tensors:
+      self.assertEqual(value.dtype, tf.int32)
+      self.assertEqual(value.shape.num_elements(), num_words)
 
   @parameterized.named_parameters(
     # 400 codes in 100 words, 2 scales, and 30 numbers as they are.
@@ -167,27 +195,23 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_words_go_out_and_nothing_else(self, compressor, num_words):
     exchange = quantize.Quantized(compressor, form="gather")
-    found, weights = self.traced(exchange)
-    sent = [op for op in found if op.inputs[0].dtype == tf.int32]
-    sent = [op for op in sent if op.inputs[0].shape.num_elements() != 1]
-    self.assertLen(sent, M)
-    for op in sent:
-      self.assertEqual(op.inputs[0].shape.num_elements(), num_words)
-    with testing.strategy().scope():
-      given = exchange.num_bytes(weights, [], 0)
-      received = exchange.num_bytes_received(weights, [], 0)
+    pairs, to_all, in_means, weights = self.said(exchange)
+    self.assert_words(to_all, M, num_words)
+    self.assertEmpty(pairs + in_means)
+    given = exchange.num_bytes(weights, [], 0)
+    received = exchange.num_bytes_received(weights, [], 0)
     self.assertEqual(given, 4 * num_words)
     self.assertEqual(received, (M - 1) * 4 * num_words)
 
   def test_two_phases_give_parts_to_each_and_the_mean_to_all(self):
     exchange = quantize.Quantized(compress.Stochastic(8, 25), form="two_phase")
-    found, weights = self.traced(exchange)
+    pairs, to_all, in_means, weights = self.said(exchange)
     # 100 entries each: 25 words and 4 scales.
-    sizes = [op.inputs[0].shape.num_elements() for op in found]
-    self.assertEqual(sizes.count(29), M * (M - 1) + M)
-    with testing.strategy().scope():
-      self.assertEqual(exchange.num_bytes(weights, [], 0), 4 * (4 * 29 + 30))
-      received = exchange.num_bytes_received(weights, [], 0)
+    self.assert_words(pairs, M * (M - 1), 29)
+    self.assert_words(to_all, M, 29)
+    self.assertEqual([v.shape.num_elements() for v in in_means], [30] * M)
+    self.assertEqual(exchange.num_bytes(weights, [], 0), 4 * (4 * 29 + 30))
+    received = exchange.num_bytes_received(weights, [], 0)
     self.assertEqual(received, 4 * (6 * 29 + 30))
 
   @parameterized.parameters((2, "gather"), (8, "gather"), (9, "two_phase"))

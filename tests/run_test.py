@@ -116,49 +116,29 @@ def copies(made, variable):
 class MeanTest(tf.test.TestCase, parameterized.TestCase):
   """Where the mean over replicas is what was learned."""
 
+  def setUp(self):
+    super().setUp()
+    self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+
   def tearDown(self):
     gin.clear_config()
     super().tearDown()
 
-  def trained(self, more):
-    folder = os.path.join(self.get_temp_dir(), self._testMethodName)
-    return folder, run(testing.strategy(), folder, 4, *more)
-
-  @parameterized.named_parameters(
-    ("gossip", GOSSIP), ("quantized", QUANTIZED), ("two_phase", TWO_PHASE)
-  )
-  def test_more_or_fewer_replicas_go_on_from_the_mean(self, more):
-    folder, four = self.trained(more)
-    config.load(
-      ["gin/runs/fashion.gin"], [*TINY, "run.Run.num_steps = 8", *more]
-    )
-    one = Run(experiment.Experiment(ONE("/cpu:0")), folder)
-    step, other = four.experiment.step, one.experiment.step
+  @parameterized.named_parameters(("gossip", GOSSIP), ("two_phase", TWO_PHASE))
+  def test_the_mean_is_shown_and_gone_on_from(self, more):
+    four = run(testing.strategy(), self.folder, 4, *more)
+    self.check_shown(four)
+    num_steps = "run.Run.num_steps = 8"
+    config.load(["gin/runs/fashion.gin"], [*TINY, num_steps, *more])
+    one = Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
     self.assertEqual(one.done, 4)
-    for who in "gd":
-      a, b = step.players[who], other.players[who]
-      for x, y in zip(
-        [*a.net.variables, *a.optimizer.variables, *step.ema.twin.variables],
-        [*b.net.variables, *b.optimizer.variables, *other.ema.twin.variables],
-      ):
-        expected = copies(four, x).mean(0)
-        self.assertAllClose(y, expected, rtol=0, atol=1e-6, msg=x.name)
-      for x, y in zip(
-        getattr(a.exchange, "e", ()), getattr(b.exchange, "e", ())
-      ):
-        self.assertAllClose(y, copies(four, x).mean(0), rtol=0, atol=1e-7)
-        self.assertGreater(np.abs(y).max(), 0.0)
-      for x, y in zip(a.exchange.summed, b.exchange.summed):
-        self.assertAllClose(y, copies(four, x).sum(0), rtol=0, atol=1e-7)
-        self.assertGreater(np.abs(y).max(), 0.0)
-
-  @parameterized.named_parameters(("gossip", GOSSIP), ("quantized", QUANTIZED))
-  def test_what_is_sampled_and_exported_is_the_mean(self, more):
-    _, made = self.trained(more)
-    twin = made.experiment.step.ema.twin
-    differ = [np.ptp(copies(made, v), 0).max() for v in twin.variables]
+    self.check_taken_up(four, one)
     if more is GOSSIP:
-      self.assertGreater(max(differ), 1e-6)
+      self.check_said(four)
+
+  def check_shown(self, made):
+    """Samples and exports are those of the mean of all averages."""
+    twin = made.experiment.step.ema.twin
     shown = made.experiment.plain_g()
     for v, x in zip(shown.variables, twin.variables):
       mean = copies(made, x).mean(0)
@@ -169,10 +149,30 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     expected = shown(z, tf.constant(labels, tf.int32), Mode.EVAL)
     self.assertAllClose(images, expected, atol=1e-5)
 
-  def test_the_summary_and_the_log_say_how_they_talk(self):
-    folder, made = self.trained(GOSSIP)
+  def check_taken_up(self, four, one):
+    """One replica has the means, and the sums of what is summed."""
+    variables = (made.experiment.step.variables for made in (four, one))
+    players = four.experiment.step.players.values()
+    summed = {v.name for p in players for v in p.exchange.summed}
+    spread = {}
+    for x, y in zip(*variables):
+      self.assertEqual(x.name, y.name)
+      values = copies(four, x)
+      merged = values.sum(0) if x.name in summed else values.mean(0)
+      self.assertAllClose(y, merged, rtol=0, atol=1e-6, msg=x.name)
+      spread[x.name] = np.ptp(values, 0).max()
+    # There is something to merge.
+    self.assertGreater(spread["g/linear/weight/w:0"], 1e-6)
+    for name in [
+      *summed,
+      *(n for n in spread if n.endswith("g/linear/weight/w/e:0")),
+    ]:
+      self.assertGreater(spread[name], 0.0, name)
+
+  def check_said(self, made):
+    """The summary and the log say how replicas talk."""
     self.assertIn("Gossip on `ring` of 4, rho 0.3333", made.summary())
-    line = records.read(folder)[-1]
+    line = records.read(self.folder)[-1]
     for name in ("distance", "distance_after"):
       self.assertGreater(line[f"exchange/d_g/{name}"], 0.0)
     self.assertAllClose(line["exchange/d_g/rho"], 1 / 3)

@@ -30,7 +30,7 @@ class PackedTest(tf.test.TestCase, parameterized.TestCase):
     payload = wire.packed(message)
     self.assertEqual(payload.dtype, tf.int32)
     self.assertEqual(4 * payload.shape[0], compressor.num_bytes(150))
-    got = wire.opened(compressor, payload, 150)
+    got = wire.opened(compressor, payload, 150, tf.float32)
     expected = compressor.decode(message, [150])
     self.assertAllEqual(got, expected)
 

@@ -17,7 +17,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf import collectives
+from paragan_tf import collectives, pairs
 from paragan_tf.sync import words
 from paragan_tf.sync.exchange import Exchange, size_in_bytes
 from paragan_tf.sync.topology import Topology, ring
@@ -156,11 +156,11 @@ class Gossip(Exchange):
   def _round(self, x: tf.Tensor, sizes: Sequence[int]):
     """Mixes once; returns how far neighbors are apart in each part, too."""
     graph, groups = self.topology, self.topology.colors()
-    received = collectives.swapped([x] * len(groups), groups, self._timeout)
+    received = pairs.swapped([x] * len(groups), groups, self._timeout)
     y = _here(np.diag(graph.matrix), x.dtype) * x
     squares = [tf.zeros([], x.dtype) for _ in sizes]
-    for pairs, other in zip(groups, received):
-      weight = _here(_weights(graph, pairs), x.dtype)
+    for group, other in zip(groups, received):
+      weight = _here(_weights(graph, group), x.dtype)
       y += weight * other
       if sizes:
         parts = tf.split(other - x, sizes)
@@ -204,10 +204,10 @@ class Gossip(Exchange):
     return max(len(graph.neighbors(i)) for i in range(graph.num_workers))
 
 
-def _weights(graph: Topology, pairs: collectives.Pairs) -> np.ndarray:
+def _weights(graph: Topology, group: pairs.Pairs) -> np.ndarray:
   """Returns what each replica's partner counts, 0 without one."""
   weights = np.zeros([graph.num_workers])
-  for i, j in pairs:
+  for i, j in group:
     weights[[i, j]] = graph.matrix[i, j]
   return weights
 

@@ -18,7 +18,7 @@ from typing import List, Optional, Sequence
 import gin
 import tensorflow as tf
 
-from paragan_tf import collectives
+from paragan_tf import collectives, pairs
 from paragan_tf.sync import wire
 from paragan_tf.sync.compress import Compressor, Identity, Stochastic
 from paragan_tf.sync.exchange import Exchange, settle, size_in_bytes
@@ -206,12 +206,11 @@ class Quantized(Exchange):
       wire.packed(code.encode(rows[i], self._seed(i))) for i in range(num)
     ]
     said = [
-      tf.cast(wire.opened(code, payload, size), rows.dtype)
-      for payload in payloads
+      wire.opened(code, payload, size, rows.dtype) for payload in payloads
     ]
-    mine = collectives.distributed(payloads, self._timeout)
-    heard = [wire.opened(code, payload, size) for payload in mine]
-    mean = tf.cast(tf.add_n(heard), rows.dtype) / num
+    mine = pairs.distributed(payloads, self._timeout)
+    heard = [wire.opened(code, payload, size, rows.dtype) for payload in mine]
+    mean = tf.add_n(heard) / num
     result = self._second(mean)
     shapes = [v.shape.as_list() for v in large]
     large_said = wire.unflat(tf.concat(said, 0), shapes)
@@ -231,13 +230,13 @@ class Quantized(Exchange):
       r += tf.gather(wire.chunks(tf.convert_to_tensor(s), num), here)
     payload = wire.packed(code.encode(r, self._seed(num)))
     if self._error_feedback:
-      owed = r - tf.cast(wire.opened(code, payload, size), r.dtype)
+      owed = r - wire.opened(code, payload, size, r.dtype)
       place = tf.one_hot(here, num, dtype=r.dtype)[:, tf.newaxis]
       whole = tf.reshape(place * owed, [-1])
       s.assign(whole[: self._num_large])
     rows = collectives.gathered(payload, self._timeout)
-    parts = [wire.opened(code, rows[i], size) for i in range(num)]
-    return tf.cast(tf.concat(parts, 0), r.dtype)
+    parts = [wire.opened(code, rows[i], size, r.dtype) for i in range(num)]
+    return tf.concat(parts, 0)
 
   def _seed(self, index: int) -> tf.Tensor:
     """Returns the seed of a tensor, on this replica, at this update."""

@@ -22,10 +22,12 @@ def packed(message: Message) -> tf.Tensor:
   return tf.concat([message.words, tf.bitcast(message.values, tf.int32)], 0)
 
 
-def opened(compressor: Compressor, payload: tf.Tensor, size: int) -> tf.Tensor:
-  """Returns the vector, float32, that a packed message stands for."""
-  (payload,) = _cut(payload, [compressor.num_bytes(size) // 4])
-  return compressor.decode(_message(compressor, payload, size), [size])
+def opened(
+  compressor: Compressor, payload: tf.Tensor, size: int, dtype: tf.DType
+) -> tf.Tensor:
+  """Returns the vector that a packed message stands for."""
+  message = _message(compressor, payload, size)
+  return tf.cast(compressor.decode(message, [size]), dtype)
 
 
 def encoded(parts: Sequence[Part], seeds: Sequence[Seed]) -> tf.Tensor:
