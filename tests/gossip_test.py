@@ -7,8 +7,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.python.tpu import tpu_function
 
-from paragan_tf.engine import strategies
+from paragan_tf.engine import step, strategies
 from paragan_tf.game import optimistic
+from paragan_tf.nets import linear
 from paragan_tf.sync import gossip, topology
 from paragan_tf.sync.exchange import AllReduce
 from tests import testing
@@ -93,12 +94,19 @@ class MixingTest(tf.test.TestCase, parameterized.TestCase):
         rho = exchange.topology.rho
         self.assertLessEqual(spread(y), rho**rounds * spread(x) + 1e-5)
 
-  def test_state_stays_where_it_is_local(self):
-    *values, state = draw(0)
-    exchange = make(topology.ring, statistics="local")
-    (got, *_), carried, _ = mix(exchange, values, state)
-    self.assertAllEqual(carried, state)
-    self.assertNotAllClose(got, values[0])
+  def test_statistics_and_moments_are_mixed_as_told(self):
+    def mixed(statistics, moments):
+      exchange = gossip.Gossip(statistics=statistics, moments=moments)
+      net = linear.Discriminator(testing.SPEC, 0, spectral=True, name="d")
+      optimizer = optimistic.OptimisticAdam(name="o")
+      optimizer.init(net.trainable_variables)
+      state = step._state(step.Player(net, optimizer, exchange))
+      return {v.name.split("/")[-1] for v in state}
+
+    self.assertEqual(mixed("local", "local"), set())
+    self.assertEqual(mixed("mixed", "local"), {"u:0"})
+    self.assertEqual(mixed("local", "mixed"), {"m:0", "v:0"})
+    self.assertEqual(mixed("mixed", "mixed"), {"u:0", "m:0", "v:0"})
 
   def test_auto_rounds_leave_the_target(self):
     exchange = make(topology.ring, rounds="auto", target=0.01)
@@ -138,14 +146,14 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
       exchange.init([w])
 
     @functools.partial(tf.function, autograph=False)
-    def step():
+    def mix_once():
       def replica():
         exchange.after_update([w], [], 0)
         return tf.zeros([])
 
       return testing.strategy().run(replica)
 
-    made = step.get_concrete_function().graph.as_graph_def()
+    made = mix_once.get_concrete_function().graph.as_graph_def()
     nodes = [
       *made.node,
       *(n for f in made.library.function for n in f.node_def),
@@ -182,11 +190,7 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
   def test_players_that_are_alike_talk_together(self):
     one, same = make(topology.ring), make(topology.ring)
     self.assertTrue(one.is_like(same))
-    for other in (
-      make(topology.complete),
-      make(topology.ring, rounds=2),
-      make(topology.ring, statistics="local"),
-    ):
+    for other in (make(topology.complete), make(topology.ring, rounds=2)):
       self.assertFalse(one.is_like(other))
 
 

@@ -5,6 +5,7 @@ import os
 
 import gin
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -135,6 +136,35 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     self.check_taken_up(four, one)
     if more is GOSSIP:
       self.check_said(four)
+
+  @parameterized.product(
+    scheme=("gossip", "quantized"), nets=("dcgan", "sngan", "wgan_gp")
+  )
+  @pytest.mark.soak
+  def test_it_trains_with_any_net(self, scheme, nets):
+    more = [
+      f"include 'gin/nets/{nets}.gin'",
+      f"include 'gin/sync/{scheme}.gin'",
+      *(f"{nets}.{net}.width = 4" for net in ("Generator", "Discriminator")),
+    ]
+    if nets == "wgan_gp":
+      more += [
+        "from paragan_tf.game import penalties",
+        "d/experiment.player.penalties = [@penalties.GradientPenalty()]",
+        "experiment.Experiment.loss = @losses.wasserstein",
+      ]
+    made = run(testing.strategy(), self.folder, 4, *more)
+    for line in records.read(self.folder):
+      self.assertTrue(np.isfinite(line["d/loss"]), line)
+      self.assertGreater(line["g/update_ratio"], 0.0)
+    settled = {
+      who: side.optimizer.settled(side.net.trainable_variables)
+      for who, side in made.experiment.step.players.items()
+    }
+    for x in (*settled["g"], *settled["d"]):
+      values = copies(made, x)
+      agrees = np.ptp(values, 0).max() == 0.0
+      self.assertEqual(agrees, scheme == "quantized", x.name)
 
   def check_shown(self, made):
     """Samples and exports are those of the mean of all averages."""

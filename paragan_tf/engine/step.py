@@ -384,9 +384,11 @@ class Step(tf.Module):
 
 
 def _state(player: Player) -> List[tf.Variable]:
-  """Returns what a player carries beside its weights, if it is exchanged."""
-  state = [v for v in player.net.variables if not v.trainable]
-  if player.exchange.mixes_moments:
+  """Returns what is exchanged of a player beside its weights."""
+  state: List[tf.Variable] = []
+  if player.exchange.takes_statistics:
+    state += [v for v in player.net.variables if not v.trainable]
+  if player.exchange.takes_moments:
     optimizer = player.optimizer
     state += [v for name in optimizer.moments for v in optimizer.slots[name]]
   return state

@@ -48,7 +48,8 @@ class Exchange(tf.Module):
       some of the replicas only.
     mean_counts: Whether the mean over replicas is what was learned: that one is
       then sampled from, exported, and gone on from with more or fewer replicas.
-    mixes_moments: Whether `state` is to hold the optimizer's moments too.
+    takes_statistics: Whether `state` is to hold what a net carries.
+    takes_moments: Whether it is to hold the optimizer's moments, too.
     log_names: Scalars that `after_update` returns.
   """
 
@@ -57,7 +58,8 @@ class Exchange(tf.Module):
   talks = False
   takes_roles = True
   mean_counts = False
-  mixes_moments = False
+  takes_statistics = True
+  takes_moments = False
   log_names: Tuple[str, ...] = ()
 
   def __init__(self, name: str = "exchange"):

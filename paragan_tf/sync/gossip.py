@@ -11,7 +11,7 @@ DPOSG (arXiv 1910.12999) is this, with `optimistic.OptimisticSGD` and
 What a run has learned is the mean over replicas, which mixing leaves as it is.
 """
 
-from typing import Callable, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Optional, Sequence, Tuple, Union
 
 import gin
 import numpy as np
@@ -88,8 +88,8 @@ class Gossip(Exchange):
     self._given = topology
     self._rounds = rounds
     self._target = target
-    self._statistics = statistics
-    self.mixes_moments = moments == "mixed"
+    self.takes_statistics = statistics == "mixed"
+    self.takes_moments = moments == "mixed"
     self._timeout = timeout
     self._sums: tf.Variable = None
     self.topology = self._made()
@@ -116,7 +116,7 @@ class Gossip(Exchange):
     graph = self.topology
     if graph.num_workers == 1:
       return {name: tf.zeros([]) for name in self.log_names}
-    mixed = [*weights, *self._mixed(state)]
+    mixed = [*weights, *state]
     x = _joined(mixed)
     sums = tf.cast(tf.convert_to_tensor(self._sums), x.dtype)
     y, apart = self._round(tf.concat([x, sums], 0), [x.shape[0], _NUM_SUMS])
@@ -135,7 +135,7 @@ class Gossip(Exchange):
   def num_bytes(self, weights, state, phase):
     """Returns the size of what is mixed, for each neighbor and round."""
     del phase
-    size = size_in_bytes([*weights, *self._mixed(state)])
+    size = size_in_bytes([*weights, *state])
     return self._num_neighbors * (self.rounds * size + 4 * _NUM_SUMS)
 
   def summary(self) -> str:
@@ -146,12 +146,6 @@ class Gossip(Exchange):
       f"{graph.rho:.4f}, rounds {self.rounds}, which leave "
       f"{graph.rho**self.rounds:.4f}"
     )
-
-  def _mixed(self, state: Sequence[tf.Variable]) -> List[tf.Variable]:
-    """Returns what is mixed beside weights."""
-    if self._statistics == "local":
-      state = [v for v in state if "_optimizer/" in v.name]
-    return [v for v in state if v.dtype.is_floating]
 
   def _round(self, x: tf.Tensor, sizes: Sequence[int]):
     """Mixes once; returns how far neighbors are apart in each part, too."""
@@ -183,8 +177,7 @@ class Gossip(Exchange):
     return self._given if m > 1 else ring(1)
 
   def _way(self) -> Tuple:
-    matrix = tuple(self.topology.matrix.ravel())
-    return matrix, self.rounds, self._statistics, self.mixes_moments
+    return tuple(self.topology.matrix.ravel()), self.rounds
 
   def _check_waiting(self) -> None:
     if self._timeout is None or self.topology.num_workers == 1:

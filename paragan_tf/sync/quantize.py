@@ -87,7 +87,7 @@ class Quantized(Exchange):
     self._error_feedback = error_feedback
     self._half_step_residual = half_step_residual
     self._form = form
-    self._statistics = statistics
+    self.takes_statistics = statistics == "mean"
     self._timeout = timeout
     self._m = 1
     self._shapes: List[List[int]] = []
@@ -123,6 +123,8 @@ class Quantized(Exchange):
   @property
   def form(self) -> str:
     """How messages go around: 'gather' or 'two_phase'."""
+    if not self._num_large:
+      return "gather"
     if self._form != "auto":
       return self._form
     # A gather gives (M - 1) messages, an all-reduce 2 (M - 1) / M of all; give
@@ -152,8 +154,7 @@ class Quantized(Exchange):
   def after_update(self, weights, state, phase, counts=None):
     """Averages state; returns how much is owed."""
     del weights, phase, counts
-    if self._statistics == "mean":
-      settle(state)
+    settle(state)
     return {"residual": tf.cast(tf.linalg.global_norm(self.e), tf.float32)}
 
   def num_bytes(self, weights, state, phase):
@@ -163,19 +164,19 @@ class Quantized(Exchange):
     if not others:
       return 0
     if self.form == "gather":
-      return self._message_bytes() + self._state_bytes(state)
+      return self._message_bytes() + size_in_bytes(state)
     chunk = self.compressor.num_bytes(self._chunk)
-    return (others + 1) * chunk + self._small_bytes + self._state_bytes(state)
+    return (others + 1) * chunk + self._small_bytes + size_in_bytes(state)
 
   def num_bytes_received(self, weights, state, phase):
     """Returns the size of what the others say to it."""
     del weights, phase
     others = self._m - 1
     if self.form == "gather":
-      return others * self._message_bytes() + self._state_bytes(state)
+      return others * self._message_bytes() + size_in_bytes(state)
     chunk = self.compressor.num_bytes(self._chunk)
     small = self._small_bytes if others else 0
-    return 2 * others * chunk + small + self._state_bytes(state)
+    return 2 * others * chunk + small + size_in_bytes(state)
 
   def summary(self) -> str:
     """Returns how short messages are, and how they go around."""
@@ -302,6 +303,3 @@ class Quantized(Exchange):
     if self._joined and sizes:
       sizes = [sum(sizes)]
     return sum(map(self.compressor.num_bytes, sizes)) + self._small_bytes
-
-  def _state_bytes(self, state: Sequence[tf.Variable]) -> int:
-    return size_in_bytes(state) if self._statistics == "mean" else 0
