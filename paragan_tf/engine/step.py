@@ -167,7 +167,9 @@ class Step(tf.Module):
       logs.update(self._round_apart(self.apart, batch, phase, count))
     self.ema.update(count)
     self.count.assign_add(1)
-    logs.update(self._num_bytes(phase))
+    given, received = self._num_bytes(phase)
+    logs["exchange/bytes"] = tf.constant(float(given))
+    logs["exchange/bytes_received"] = tf.constant(float(received))
     return logs
 
   def _rounds(self, images, labels, phase: int, count: tf.Tensor) -> Logs:
@@ -364,7 +366,7 @@ class Step(tf.Module):
     weights = player.net.trainable_variables
     player.optimizer.look_ahead(player.exchange.ahead(updates), weights)
 
-  def _num_bytes(self, phase: int) -> Logs:
+  def _num_bytes(self, phase: int) -> Tuple[int, int]:
     """Returns what a replica gives to others in a phase, and gets, at most."""
     given = received = self.apart.num_bytes(phase) if self.apart else 0
     for player in self.players.values():
@@ -373,10 +375,7 @@ class Step(tf.Module):
       said = player.exchange
       given += times * said.num_bytes(weights, state, phase)
       received += times * said.num_bytes_received(weights, state, phase)
-    return {
-      "exchange/bytes": tf.constant(float(given)),
-      "exchange/bytes_received": tf.constant(float(received)),
-    }
+    return given, received
 
   def _num_turns(self, player: Player) -> int:
     who = "g" if player is self.players["g"] else "d"
