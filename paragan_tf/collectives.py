@@ -1,4 +1,4 @@
-"""The only file that talks to other replicas.
+"""All replicas talk together; with `pairs.py`, the only file that talks.
 
 Every function is for replica context, eager or traced. With one replica
 nothing is sent.
@@ -139,7 +139,7 @@ def receive(
   here = static_replica_id()
   if here is None:  # On a TPU all replicas have one program.
     pairs = [[source, target] for target, source in enumerate(sources)]
-    return [_permuted(value, pairs) for value in values]
+    return [permuted(value, pairs) for value in values]
   context = tf.distribute.get_replica_context()
   count = len(context.strategy.extended.worker_devices)
   # All processes must choose alike, so all replicas are asked.
@@ -151,6 +151,22 @@ def receive(
   rows = [value.shape[0] for value in values]
   first = sources[here]
   return [x[first * n : (first + 1) * n] for x, n in zip(gathered, rows)]
+
+
+def gathered(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
+  """Returns the vectors of all replicas, a row for each.
+
+  Args:
+    value: What this replica gives, of the same size on all.
+    timeout: As in `pairs.swapped`.
+  """
+  if num_replicas() == 1:
+    return value[tf.newaxis]
+  context = tf.distribute.get_replica_context()
+  options = tf.distribute.experimental.CommunicationOptions(
+    timeout_seconds=timeout
+  )
+  return context.all_gather(tf.identity(value)[tf.newaxis], 0, options)
 
 
 class _Known:
@@ -192,7 +208,7 @@ def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:
   return means
 
 
-def _permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
+def permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
   """Sends along `pairs`; a source that feeds several sends to each in turn."""
   rounds: List[List[Sequence[int]]] = []
   for pair in pairs:

@@ -1,6 +1,6 @@
 """What a run computes with, wired from gin: the file that knows every room."""
 
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 import gin
 import tensorflow as tf
@@ -115,10 +115,12 @@ class Experiment:
     self._parts = (loss, self._schedule, ema, seed)
     with strategies.scope(strategy):
       self.step = self.make_step()
+      self._mean_g = self._make_mean_g(seed)
     conditional = bool(self.spec.num_classes)
     self.sampler = Sampler(
-      strategy, self.step.ema.twin, conditional, truncation=truncation
+      strategy, self._shown_g, conditional, truncation=truncation
     )
+    self._traced_consolidate = tf.function(self._take_mean, autograph=False)
     self.evaluation = Evaluation(
       self.sampler, self.input_fn, extractor, self.plain_g, num_standing
     )
@@ -142,13 +144,42 @@ class Experiment:
     average = ema(g.net, twin)
     return Step(g, d, loss, schedule, average, seed, count, apart, augment)
 
+  def _make_mean_g(self, seed: int) -> Optional[Net]:
+    """Makes what holds the mean of the averages of G, if they differ."""
+    mean_counts = self.step.players["g"].exchange.mean_counts
+    if self.strategy.num_replicas_in_sync == 1 or not mean_counts:
+      return None
+    return self._player("g", "g_mean", seed).net
+
+  @property
+  def _shown_g(self) -> Net:
+    return self._mean_g or self.step.ema.twin
+
+  def consolidate(self) -> None:
+    """Lets what is sampled, measured and exported be the mean over replicas.
+
+    All processes call it together.
+    """
+    if self._mean_g is not None:
+      self._traced_consolidate()
+
+  def _take_mean(self) -> None:
+    def replica():
+      assert self._mean_g is not None
+      values = [tf.convert_to_tensor(v) for v in self.step.ema.twin.variables]
+      means = collectives.mean(values)
+      for variable, value in zip(self._mean_g.variables, means):
+        variable.assign(value)
+
+    self.strategy.run(replica)
+
   def _apart(self, schedule, exchanges, seed: int) -> Apart:
     for name, exchange in exchanges.items():
-      if not exchange.talks:
+      if not (exchange.talks and exchange.takes_roles):
         raise ValueError(
           "G and D on replicas of their own must exchange, and "
-          f"`{type(exchange).__name__}` of `{name}` does not: take `AllReduce` "
-          "or `Periodic`."
+          f"`{type(exchange).__name__}` of `{name}` does not, or not between "
+          "them: take `AllReduce` or `Periodic`."
         )
     periods = {name: exchange.period for name, exchange in exchanges.items()}
     return Apart(schedule, self.spec, self.batch_size, periods, seed)
@@ -245,16 +276,7 @@ class Experiment:
     """Returns every variable of the run, with all its copies."""
     num = self.strategy.num_replicas_in_sync
     first = self.processes.index * (num // self.processes.count)
-    own = set()
-    for side in self.step.players.values():
-      if not side.exchange.replicas_agree:
-        own |= {v.name for v in side.net.variables}
-        own |= {v.name for v in side.optimizer.variables}
-        own |= {v.name for v in side.exchange.variables}
-    if not self.step.players["g"].exchange.replicas_agree:
-      own |= {v.name for v in self.step.ema.twin.variables}
-    if self.step.apart is not None:
-      own |= {v.name for v in self.step.apart.variables}
+    own = self._own()
     return [
       checkpoints.Entry(
         variable.name.split(":")[0],
@@ -262,15 +284,32 @@ class Experiment:
         agrees=variable.name not in own,
         first_replica=first,
         num_replicas=num,
+        merged=own.get(variable.name),
       )
       for variable in self.step.variables
     ]
 
+  def _own(self) -> Dict[str, Optional[str]]:
+    """Returns what replicas have of their own, and how that is merged."""
+    own: Dict[str, Optional[str]] = {}
+    for name, side in self.step.players.items():
+      exchange = side.exchange
+      if exchange.replicas_agree:
+        continue
+      parts = [side.net, side.optimizer, exchange]
+      if name == "g":
+        parts.append(self.step.ema.twin)
+      rule = "mean" if exchange.mean_counts else None
+      own.update((v.name, rule) for part in parts for v in part.variables)
+      own.update((v.name, "sum") for v in exchange.summed)
+    if self.step.apart is not None:
+      own.update((v.name, None) for v in self.step.apart.variables)
+    return own
+
   def plain_g(self) -> Net:
     """Returns a copy of the average of G, with plain variables."""
-    twin = self.step.ema.twin
     copy = self._player("g", "exported", self._parts[-1]).net
-    for variable, value in zip(copy.variables, twin.variables):
+    for variable, value in zip(copy.variables, self._shown_g.variables):
       variable.assign(strategies.copies(self.strategy, value)[0])
     return copy
 
@@ -294,7 +333,7 @@ class Experiment:
       lines.append(
         f"{name}         {_kind(side.net)}, "
         f"{counts[name]:,} weights, {type(side.optimizer).__name__}, "
-        f"{type(side.exchange).__name__}"
+        f"{side.exchange.summary()}"
       )
     return "\n".join(lines)
 

@@ -141,7 +141,7 @@ class Run:
     log_every, sample_every, save_every = self._intervals
     stops = [sample_every, save_every]
     actions = [
-      loop.every(sample_every, self._sample),
+      loop.every(sample_every, self._consolidate_and_sample),
       loop.every(save_every, lambda step, logs: self.save()),
     ]
     if self._estimator is None:  # That one logs on its way.
@@ -162,6 +162,7 @@ class Run:
       if self.experiment.input_fn.failure is None:
         raise
       raise self._input_failed(self.experiment.input_fn.failure) from e
+    self.experiment.consolidate()
     return self._logs
 
   def _input_failed(self, reason: str) -> InputError:
@@ -212,6 +213,7 @@ class Run:
         f"`model_dir` must be one folder that all processes share, got "
         f"'{self.model_dir}': others are not at step {self.done} there."
       )
+    self.experiment.consolidate()
 
   def finish(
     self, num_samples: Optional[int] = None
@@ -266,6 +268,10 @@ class Run:
       logs.get("input_wait"),
       reading,
     )
+
+  def _consolidate_and_sample(self, step: int, logs: loop.Logs) -> None:
+    self.experiment.consolidate()
+    self._sample(step, logs)
 
   def _sample(self, step: int, logs: loop.Logs) -> None:
     del logs

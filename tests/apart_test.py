@@ -14,6 +14,7 @@ from paragan_tf.engine.step import Player, Step
 from paragan_tf.game import (
   losses,
   noise,
+  optimistic,
   optimizers,
   penalties,
   schedule,
@@ -38,6 +39,7 @@ def make_step(
   d_rate=RATE,
   batch_size=BATCH,
   spectral=False,
+  make_optimizer=optimizers.SGD,
   **options,
 ):
   """Builds an asynchronous step of linear nets; exchanges may differ."""
@@ -50,8 +52,8 @@ def make_step(
     twin = linear.Generator(testing.SPEC, 0, name="g_ema")
     d = linear.Discriminator(testing.SPEC, 0, spectral=spectral, name="d")
     players = [
-      Player(g, optimizers.SGD(g_rate, "g_optimizer"), makes["g"]()),
-      Player(d, optimizers.SGD(d_rate, "d_optimizer"), makes["d"]()),
+      Player(g, make_optimizer(g_rate, "g_optimizer"), makes["g"]()),
+      Player(d, make_optimizer(d_rate, "d_optimizer"), makes["d"]()),
     ]
     periods = {w: p.exchange.period for w, p in zip("gd", players)}
     return Step(
@@ -281,6 +283,27 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
     found = ops(traced.get_concrete_function(x, y).graph)
     return [op for op in found if "Collective" in op]
 
+  def test_others_see_what_a_hopeful_player_has_settled(self):
+    step = make_step(
+      testing.strategy(),
+      exchange.Periodic,
+      make_optimizer=optimistic.OptimisticSGD,
+    )
+    runner = Runner(step)
+    start = runner.weights("g")
+    runner(0)
+    for w, before in zip(runner.weights("g"), start):
+      self.assertAllEqual(w[1::2], before[1::2])  # They play D.
+      self.assertNotAllClose(w[::2], before[::2])
+    runner(1)
+    player = step.players["g"]
+    settled = player.optimizer.settled(player.net.trainable_variables)
+    for w, x in zip(runner.weights("g"), settled):
+      base = np.stack(strategies.copies(testing.strategy(), x))
+      self.assertAllClose(base, np.tile(base[:1], [4] + [1] * x.shape.rank))
+      self.assertAllEqual(w[1::2], base[1::2])
+      self.assertNotAllClose(w[::2], base[::2], rtol=0, atol=1e-6)
+
   def test_bytes_are_counted(self):
     sizes = {}
     for name, make in (("all", exchange.AllReduce), ("two", exchange.Periodic)):
@@ -289,9 +312,9 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
         sizes[name] = [step._num_bytes(phase) for phase in range(step.cycle)]
     weights = 4 * (7 * 64 + 64 + 67 + 1)
     fakes = 4 * 4 * (64 + 1)
-    self.assertEqual(
-      sizes, {"all": [weights + fakes], "two": [0, weights + fakes]}
-    )
+    # As much is given as received.
+    both = (weights + fakes,) * 2
+    self.assertEqual(sizes, {"all": [both], "two": [(0, 0), both]})
 
   def test_on_a_tpu_the_role_is_chosen_and_nobody_talks_inside(self):
     with tpu_function.tpu_shard_context(4):

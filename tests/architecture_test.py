@@ -15,7 +15,7 @@ ROOMS = {
   "data": {"types", "collectives", "hardware"},
   "nets": {"types", "collectives", "hardware"},
   "game": {"types", "collectives", "hashing", "hardware"},
-  "sync": {"types", "collectives", "hashing"},
+  "sync": {"types", "collectives", "hashing", "pairs"},
   "outputs": {"types", "collectives"},
   "engine": {"types", "collectives", "game", "sync"},
 }
@@ -52,8 +52,9 @@ class ArchitectureTest(parameterized.TestCase):
   def test_the_ground_imports_nothing_of_ours(self, name):
     self.assertEmpty(ours(PACKAGE / f"{name}.py"))
 
-  def test_hardware_stands_on_the_ground(self):
-    self.assertEqual(ours(PACKAGE / "hardware.py"), {"collectives"})
+  @parameterized.parameters("hardware", "pairs")
+  def test_only_collectives_lie_below(self, name):
+    self.assertEqual(ours(PACKAGE / f"{name}.py"), {"collectives"})
 
   @parameterized.named_parameters(*((room, room) for room in ROOMS))
   def test_a_room_imports_only_what_lies_before_it(self, room):

@@ -31,7 +31,7 @@ def entries(values, agrees=True):
   ]
 
 
-class CheckpointsTest(tf.test.TestCase):
+class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
@@ -117,6 +117,26 @@ class CheckpointsTest(tf.test.TestCase):
       checkpoints.restore(path, entries({"v": [0.0]}))
     with self.assertRaisesRegex(ValueError, r"shape \[3\], got \[2\]"):
       checkpoints.restore(path, entries({"w": [[0.0, 0.0, 0.0]]}))
+
+  @parameterized.parameters(
+    ("mean", [4.0, 4.0]), ("sum", [12.0, 12.0]), (None, None)
+  )
+  def test_more_or_fewer_replicas_merge_as_told(self, merged, expected):
+    three = [*entries({"w": [1.0, 2.0, 9.0]}), *entries({"t": [5, 5, 5]})]
+    three = [e._replace(agrees=False) for e in three]
+    path = self.kept.save(1, three)
+    two = [*entries({"w": [0.0, 0.0]}), *entries({"t": [0, 0]})]
+    two = [e._replace(agrees=False, merged=merged) for e in two]
+    if expected is None:
+      with self.assertRaisesRegex(ValueError, "3 replicas' own `w`.*start 3"):
+        checkpoints.restore(path, two)
+      return
+    checkpoints.restore(path, two)
+    self.assertAllEqual(two[0].copies, expected)
+    self.assertAllEqual(two[1].copies, [5, 5])  # A count stays one.
+    again = [e._replace(merged=merged) for e in three]
+    checkpoints.restore(path, again)
+    self.assertAllEqual(again[0].copies, [1.0, 2.0, 9.0])
 
   def test_two_variables_of_one_name_are_refused(self):
     twice = entries({"w": [1.0]}) + entries({"w": [2.0]})

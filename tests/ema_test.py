@@ -45,6 +45,15 @@ class EmaTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(twin.mean, mean, rtol=1e-5, atol=1e-6)
       self.assertAllClose(g.w, new_w)
 
+  def test_what_is_settled_is_followed_and_statistics_as_before(self):
+    g, twin = Weights([1.0, 2.0], [3.0]), Weights([0.0, 0.0], [0.0])
+    settled = tf.Variable([5.0, 6.0])
+    made = ema.Ema(g, twin, decay=0.5, start_step=0)
+    made.follow([g.w], [settled])
+    made.update(tf.constant(0, tf.int64))
+    self.assertAllEqual(twin.w, [2.5, 3.0])
+    self.assertAllEqual(twin.mean, [1.5])
+
   def test_until_the_start_twin_is_a_copy_to_the_last_bit(self):
     # A million apart: what is computed as a difference loses the small one.
     g, twin = Weights([0.1, 1e-3], [0.7]), Weights([1e5, -1e6], [3e7])

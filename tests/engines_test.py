@@ -164,7 +164,7 @@ class EnginesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(values["g_optimizer/t:0"], 0, engine)
 
   def test_the_turns_are_played_in_one_place(self):
-    for word in ("before_update(", "optimizer.apply(", "ema.update("):
+    for word in ("before_update(", "optimizer.updates(", "ema.update("):
       files = [
         path.name
         for path in (PACKAGE / "engine").glob("*.py")

@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.sync import exchange
+from paragan_tf.sync import compress, exchange, gossip, quantize, topology
 from tests import testing
 
 RATE = 0.5
@@ -15,6 +15,9 @@ EXCHANGES = (
   ("every_step", lambda: exchange.Periodic(period=1)),
   ("every_other_step", lambda: exchange.Periodic(period=2)),
   ("every_third_step", lambda: exchange.Periodic(period=3)),
+  ("ring_gossip", gossip.Gossip),
+  ("two_rounds_with_all", lambda: gossip.Gossip(topology.complete, 2)),
+  ("said_in_float32", lambda: quantize.Quantized(compress.Identity())),
 )
 
 
@@ -38,14 +41,17 @@ class Replicas:
         tf.Variable(tf.zeros([3]), name="b"),
       ]
       self.state = [tf.Variable(tf.zeros([]), trainable=False, name="s")]
+      made.init(self.weights)
 
   def step(self, step: int):
     """Moves by one step; the state becomes the replica's number."""
 
     def replica(grads, number):
       phase = step % self.exchange.period
-      for g, w in zip(self.exchange.before_update(grads, phase), self.weights):
-        w.assign_sub(RATE * g)
+      grads = self.exchange.before_update(grads, phase)
+      updates = self.exchange.share([RATE * g for g in grads], phase)
+      for u, w in zip(updates, self.weights):
+        w.assign_sub(u)
       self.state[0].assign(number)
       self.exchange.after_update(self.weights, self.state, phase)
       return tf.zeros([])

@@ -100,6 +100,36 @@ class ElementTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(labels.shape, [5])
 
 
+class ByLabelTest(tf.test.TestCase):
+  def labels(self, shares, num, start_step=0, **options):
+    """Returns labels and ids of elements, in turn for each share."""
+    params = dict(batch_size=2, num_shares=3, start_step=start_step)
+    dataset = make(by_label=True, **options)({**params, "shares": shares})
+    found = elements(dataset, num)
+    return [y for _, y in found], [ids(x) for x, _ in found]
+
+  def test_a_share_sees_its_own_classes_and_all_of_them(self):
+    for share in range(3):
+      labels, seen = self.labels([share], 6)
+      self.assertAllEqual(np.unique(labels), [share])
+      own = [i for i in range(NUM_TRAIN) if i % 3 == share]
+      self.assertCountEqual(np.ravel(seen)[: len(own)], own)
+
+  def test_a_pipeline_gives_shares_in_turn_from_any_step(self):
+    labels, seen = self.labels([2, 0], 8)
+    self.assertAllEqual(labels, [[2, 2], [0, 0]] * 4)
+    _, later = self.labels([2, 0], 4, start_step=2)
+    self.assertAllEqual(later, seen[4:])
+
+  def test_what_cannot_be_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "`by_label` .* 'tens' has 3 for 4"):
+      make(by_label=True)(dict(batch_size=2, num_shares=4))
+    with self.assertRaisesRegex(ValueError, "`by_label` needs labels"):
+      make(
+        by_label=True, conditional=False, source=lambda: source(labeled=False)
+      )
+
+
 class EpochTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("that_divide", 5), ("over_the_end", 3), ("larger_than_the_set", 23)

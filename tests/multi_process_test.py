@@ -79,6 +79,18 @@ def end(process, seconds=300.0):
   return out
 
 
+def launch_jobs(folder, num_replicas, num_processes, jobs):
+  """Gives jobs to processes of so many replicas each."""
+  path = folder / "jobs.json"
+  path.write_text(json.dumps([num_replicas, jobs]))
+  code = (
+    "import sys; from tools import launch\n"
+    "command = [sys.executable, '-m', 'tests.process_worker', sys.argv[1]]\n"
+    f"sys.exit(launch.run(command, {num_processes}))"
+  )
+  end(start("-c", code, str(path)))
+
+
 class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -108,14 +120,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
   @classmethod
   def launch_jobs(cls, *jobs):
     """Gives jobs to two processes of two replicas each."""
-    path = cls.folder / "jobs.json"
-    path.write_text(json.dumps([2, jobs]))
-    code = (
-      "import sys; from tools import launch\n"
-      "command = [sys.executable, '-m', 'tests.process_worker', sys.argv[1]]\n"
-      "sys.exit(launch.run(command, 2))"
-    )
-    end(start("-c", code, str(path)))
+    launch_jobs(cls.folder, 2, 2, jobs)
 
   @classmethod
   def stop_early(cls):
@@ -195,6 +200,26 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     for name in ("whole", "parts", "four"):
       got = values(self.folder / f"{name}_async")
       self.assert_equal(got, expected, atol=1e-6)
+
+  @parameterized.parameters("gossip", "quantized")
+  @pytest.mark.soak
+  def test_neighbors_and_few_bits_come_to_the_values_of_one(self, name):
+    schemes = {"gossip": run_test.GOSSIP, "quantized": run_test.QUANTIZED}
+    scheme = [ALL_REDUCE[0], *schemes[name]]
+    expected = self.train_here(scheme)
+    self.launch_jobs(
+      self.job(f"whole_{name}", 20, scheme),
+      self.job(f"parts_{name}", 20, scheme, "stop"),
+    )
+    self.launch_jobs(self.job(f"parts_{name}", 20, scheme))
+    four = self.folder / f"four_{name}"
+    end(start_training(4, 1, four, bindings(20, *scheme)))
+    whole = values(self.folder / f"whole_{name}")
+    parts = values(self.folder / f"parts_{name}")
+    for key, value in whole.items():
+      self.assertAllEqual(parts[key], value, key)
+    for got in (whole, values(four)):
+      self.assert_equal(got, expected, atol=1e-4)
 
   @parameterized.parameters(*SCHEMES)
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, scheme):

@@ -31,8 +31,8 @@ def sgd_twin(w, gs, alphas):
 def optimistic_sgd_twin(w, gs, alphas):
   last = np.zeros_like(w)
   for g, alpha in zip(gs, alphas):
-    w = w - 2 * alpha * g + alpha * last
-    last = g
+    w = w - 2 * alpha * g + last
+    last = alpha * g
     yield w
 
 

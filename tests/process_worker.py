@@ -5,16 +5,21 @@ python -m tests.process_worker JOBS.json
 A job is `[kind, folder, bindings]`; what is to be looked at is written there.
 """
 
+import functools
 import json
 import os
+import socket
+import struct
 import sys
 import time
 
 import numpy as np
+import tensorflow as tf
 
 from paragan_tf import config, experiment
 from paragan_tf.engine import strategies
 from paragan_tf.run import Run
+from paragan_tf.sync import compress, exchange, gossip, quantize, topology
 
 
 def train(strategy, folder, bindings, should_stop=lambda run: False):
@@ -64,6 +69,74 @@ def meet(strategy, folder, bindings):
   _write(folder, processes.index, decided)
 
 
+EXCHANGES = {
+  "all_reduce": exchange.AllReduce,
+  "ring": functools.partial(gossip.Gossip, topology.ring),
+  "two_rounds": functools.partial(gossip.Gossip, topology.ring, rounds=2),
+  "float32": functools.partial(
+    quantize.Quantized, compress.Identity(), form="gather"
+  ),
+  "int8": functools.partial(quantize.Quantized, compress.Stochastic(8, 4096)),
+  "two_phase": functools.partial(
+    quantize.Quantized, compress.Stochastic(8, 4096), form="two_phase"
+  ),
+}
+NUM_WEIGHTS = 200_000
+
+
+def sockets(strategy, folder, bindings):
+  """Writes how many bytes a step of each exchange gives and gets."""
+  index = experiment.Processes(strategy).index
+  found = {
+    name: _bytes_per_step(strategy, EXCHANGES[name], index) for name in bindings
+  }
+  _write(folder, index, found)
+
+
+def _bytes_per_step(strategy, make, index, num_steps=10):
+  with strategies.scope(strategy):
+    made = make()
+    w = tf.Variable(tf.zeros([NUM_WEIGHTS]), name="w")
+    made.init([w])
+  grad = np.random.RandomState(index).randn(NUM_WEIGHTS).astype(np.float32)
+
+  def step():
+    grads = made.before_update([tf.constant(grad)], 0)
+    w.assign_sub(made.share(grads, 0)[0])
+    made.after_update([w], [], 0)
+    return tf.reduce_sum(w)
+
+  run = tf.function(lambda: strategy.run(step), autograph=False)
+  run()  # The first one agrees on keys.
+  before = _tcp_bytes()
+  for _ in range(num_steps):
+    run()
+  experiment.Processes(strategy).wait()
+  # Acknowledgments may be late.
+  time.sleep(0.3)
+  given, got = (float(x) for x in _tcp_bytes() - before)
+  with strategy.scope():
+    told = made.num_bytes([w], [], 0), made.num_bytes_received([w], [], 0)
+  digest = float(tf.reduce_sum(tf.cast(w, tf.float64) * np.arange(NUM_WEIGHTS)))
+  return [given / num_steps, got / num_steps, *told, digest]
+
+
+def _tcp_bytes():
+  """Returns what all connections of this process have given and got."""
+  total = np.zeros([2])
+  for fd in os.listdir("/proc/self/fd"):
+    try:
+      if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+        continue
+      with socket.socket(fileno=os.dup(int(fd))) as opened:
+        info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    except OSError:  # Gone, or no TCP.
+      continue
+    # `tcpi_bytes_acked` and `tcpi_bytes_received` of `struct tcp_info`.
+    total += struct.unpack_from("=QQ", info, 120)
+  return total
+
+
 def _write(folder, index, value):
   os.makedirs(folder, exist_ok=True)
   with open(os.path.join(folder, f"{index}.json"), "w") as f:
@@ -77,7 +150,13 @@ def main():
   strategy = strategies.choose(
     strategies.Wish(num_cpu_replicas=num_cpu_replicas, join_timeout=60.0)
   ).strategy
-  kinds = {"train": train, "stop": stop, "read": read, "meet": meet}
+  kinds = {
+    "train": train,
+    "stop": stop,
+    "read": read,
+    "meet": meet,
+    "sockets": sockets,
+  }
   made = [kinds[kind](strategy, *rest) for kind, *rest in jobs]
   # To end an iterator may take TensorFlow as long as that has lived, up to a
   # minute: leave without. The others may still need our last answer.

@@ -5,6 +5,7 @@ import os
 
 import gin
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -13,6 +14,7 @@ from paragan_tf.engine import strategies
 from paragan_tf.nets import linear, norms
 from paragan_tf.outputs import checkpoints, records, samples
 from paragan_tf.run import Run
+from paragan_tf.types import Mode
 from tests import testing
 
 TINY = [
@@ -38,6 +40,14 @@ ASYNC = [
   *EVERY_OTHER_STEP,
   "experiment.Experiment.schedule = @schedule.Asynchronous",
 ]
+GOSSIP = ["include 'gin/sync/gossip.gin'", *LINEAR]
+QUANTIZED = [
+  "include 'gin/sync/quantized.gin'",
+  *LINEAR,
+  "quantize.Quantized.min_size = 8",
+  "experiment.player.optimizer = @optimistic.OptimisticSGD",
+]
+TWO_PHASE = [*QUANTIZED, "quantize.Quantized.form = 'two_phase'"]
 
 
 def run(strategy, folder, num_steps, *more):
@@ -99,6 +109,107 @@ class MeasureTest(tf.test.TestCase):
       self.measured("Experiment.num_standing = -1")
 
 
+def copies(made, variable):
+  """Returns what each replica has, stacked."""
+  return np.stack(strategies.copies(made.experiment.strategy, variable))
+
+
+class MeanTest(tf.test.TestCase, parameterized.TestCase):
+  """Where the mean over replicas is what was learned."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  @parameterized.named_parameters(("gossip", GOSSIP), ("two_phase", TWO_PHASE))
+  def test_the_mean_is_shown_and_gone_on_from(self, more):
+    four = run(testing.strategy(), self.folder, 4, *more)
+    self.check_shown(four)
+    num_steps = "run.Run.num_steps = 8"
+    config.load(["gin/runs/fashion.gin"], [*TINY, num_steps, *more])
+    one = Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+    self.assertEqual(one.done, 4)
+    self.check_taken_up(four, one)
+    if more is GOSSIP:
+      self.check_said(four)
+
+  @parameterized.product(
+    scheme=("gossip", "quantized"), nets=("dcgan", "sngan", "wgan_gp")
+  )
+  @pytest.mark.soak
+  def test_it_trains_with_any_net(self, scheme, nets):
+    more = [
+      f"include 'gin/nets/{nets}.gin'",
+      f"include 'gin/sync/{scheme}.gin'",
+      *(f"{nets}.{net}.width = 4" for net in ("Generator", "Discriminator")),
+    ]
+    if nets == "wgan_gp":
+      more += [
+        "from paragan_tf.game import penalties",
+        "d/experiment.player.penalties = [@penalties.GradientPenalty()]",
+        "experiment.Experiment.loss = @losses.wasserstein",
+      ]
+    made = run(testing.strategy(), self.folder, 4, *more)
+    for line in records.read(self.folder):
+      self.assertTrue(np.isfinite(line["d/loss"]), line)
+      self.assertGreater(line["g/update_ratio"], 0.0)
+    settled = {
+      who: side.optimizer.settled(side.net.trainable_variables)
+      for who, side in made.experiment.step.players.items()
+    }
+    for who in "gd":
+      spreads = [np.ptp(copies(made, x), 0).max() for x in settled[who]]
+      self.assertEqual(max(spreads) == 0.0, scheme == "quantized", who)
+
+  def check_shown(self, made):
+    """Samples and exports are those of the mean of all averages."""
+    twin = made.experiment.step.ema.twin
+    shown = made.experiment.plain_g()
+    for v, x in zip(shown.variables, twin.variables):
+      mean = copies(made, x).mean(0)
+      self.assertAllClose(v, mean, rtol=0, atol=1e-6, msg=x.name)
+    labels = np.arange(8) % 3
+    images = made.experiment.sampler(labels, seed=1)
+    z = tf.constant(made.experiment.sampler.codes(8, seed=1))
+    expected = shown(z, tf.constant(labels, tf.int32), Mode.EVAL)
+    self.assertAllClose(images, expected, atol=1e-5)
+
+  def check_taken_up(self, four, one):
+    """One replica has the means, and the sums of what is summed."""
+    variables = (made.experiment.step.variables for made in (four, one))
+    players = four.experiment.step.players.values()
+    summed = {v.name for p in players for v in p.exchange.summed}
+    spread = {}
+    for x, y in zip(*variables):
+      self.assertEqual(x.name, y.name)
+      values = copies(four, x)
+      merged = values.sum(0) if x.name in summed else values.mean(0)
+      self.assertAllClose(y, merged, rtol=0, atol=1e-6, msg=x.name)
+      spread[x.name] = np.ptp(values, 0).max()
+    # There is something to merge.
+    self.assertGreater(spread["g/linear/weight/w:0"], 1e-6)
+    for name in [
+      *summed,
+      *(n for n in spread if n.endswith("g/linear/weight/w/e:0")),
+    ]:
+      self.assertGreater(spread[name], 0.0, name)
+
+  def check_said(self, made):
+    """The summary and the log say how replicas talk."""
+    self.assertIn("Gossip on `ring` of 4, rho 0.3333", made.summary())
+    line = records.read(self.folder)[-1]
+    for name in ("distance", "distance_after"):
+      self.assertGreater(line[f"exchange/d_g/{name}"], 0.0)
+    self.assertAllClose(line["exchange/d_g/rho"], 1 / 3)
+    players = made.experiment.step.players.values()
+    sizes = [v.shape.num_elements() for p in players for v in p.net.variables]
+    self.assertAllClose(line["exchange/bytes"], 2 * 4 * (sum(sizes) + 2 * 256))
+
+
 class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -114,6 +225,8 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     ("four_every_other_step", testing.strategy, EVERY_OTHER_STEP),
     ("one_async", lambda: ONE("/cpu:0"), ASYNC),
     ("four_async", testing.strategy, ASYNC),
+    ("four_gossip", testing.strategy, GOSSIP),
+    ("four_quantized", testing.strategy, QUANTIZED),
   )
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, strategy, more):
     run(strategy(), f"{self.folder}/parts", 4, *more)
@@ -126,7 +239,8 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(got[name], value, name)
     moved = checkpoints.Checkpoints(f"{self.folder}/whole")
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
-    for name in ("g/linear/weight/w", "d_optimizer/d/linear/weight/w/m"):
+    slot = "base" if more is QUANTIZED else "m"
+    for name in ("g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"):
       if name.startswith("d") and f"{name}/replica_1" in (
         four.get_variable_to_shape_map()
       ):

@@ -10,6 +10,7 @@ from paragan_tf.game import (
   consistency,
   losses,
   noise,
+  optimistic,
   optimizers,
   penalties,
   regularizers,
@@ -324,6 +325,23 @@ class SimultaneousTest(tf.test.TestCase):
     got, expected = weights(step, testing.strategy()), weights(by_hand, ONE())
     for name in ("g/linear/weight/w:0", "d/linear/weight/w:0"):
       self.assertAllClose(got[name], expected[name], atol=1e-6)
+
+  def test_a_hopeful_step_settles_and_looks_ahead(self):
+    step = make_step(ONE(), optimizer=optimistic.OptimisticSGD)
+    plain = make_step(ONE())
+    images, labels = [testing.images(4)], [testing.labels(4)]
+    g, w = step.players["g"], step.players["g"].net.trainable_variables
+    before = testing.values(w)
+    for one in (step, plain):
+      one.schedule = schedule.Simultaneous()
+      run_whole(one, images, labels, 1)
+    moved = testing.values(plain.players["g"].net.trainable_variables)
+    for z, x, old, new in zip(w, g.optimizer.settled(w), before, moved):
+      self.assertAllClose(x, new, atol=1e-6)
+      self.assertAllClose(z, 2 * new - old, atol=1e-6)
+    twin = step.ema.twin.trainable_variables
+    for shadow, x in zip(twin, g.optimizer.settled(w)):
+      self.assertAllEqual(shadow, x)
 
 
 class TermsTest(tf.test.TestCase, parameterized.TestCase):

@@ -37,6 +37,8 @@ class InputFn:
     conditional: Whether labels are given.
     only_labels: The classes to take, by name or number; all if `None`. They are
       numbered anew, in this order.
+    by_label: Replica `r` of `m` sees only the classes `r`, `r + m`, ...; each
+      has an order of its own. For what replicas do that see different data.
     transform: What is done with each image; by default as gin has it.
     streaming: How files are read; likewise.
     prefetch: Elements for each replica that are kept ready.
@@ -49,6 +51,7 @@ class InputFn:
     resolution: int = 32,
     conditional: bool = True,
     only_labels: Optional[Sequence[Union[str, int]]] = None,
+    by_label: bool = False,
     transform: Optional[Transform] = None,
     streaming: Optional[Streaming] = None,
     prefetch: int = 2,
@@ -64,6 +67,12 @@ class InputFn:
         f"`conditional` needs labels and '{found.name}' has none: set "
         "`InputFn.conditional = False`."
       )
+    if by_label and getattr(found.train, "labels", None) is None:
+      raise ValueError(
+        f"`by_label` needs labels that are known before, and '{found.name}' "
+        "has none, or has them in its files: set `InputFn.by_label = False`."
+      )
+    self.by_label = by_label
     self.source = found
     self.seed = seed
     self.prefetch = prefetch
@@ -116,13 +125,34 @@ class InputFn:
       list(params.get("shares", range(total))),
       params.get("start_step", 0),
     )
-    batches = self._train.dataset(share, self._finished)
+    if self.by_label and total > 1:
+      batches = self._dataset_by_label(share)
+    else:
+      batches = self._train.dataset(share, self._finished)
     # Else a strategy asks all replicas at every step whether one ran dry.
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
     )
     # Last, or TensorFlow adds a prefetch of its own that grows without bound.
     return batches.apply(endless).prefetch(self.prefetch * len(share.shares))
+
+  def _dataset_by_label(self, share: Share) -> tf.data.Dataset:
+    """Returns batches of some classes for each share, in turn."""
+    places = np.asarray(self.source.train.labels) % share.num_shares
+    found = [np.flatnonzero(places == i) for i in share.shares]
+    if not all(len(rows) for rows in found):
+      raise ValueError(
+        "`by_label` needs a class for each replica, and "
+        f"'{self.name}' has {len(self.source.label_names)} for "
+        f"{share.num_shares}: take fewer replicas, or `by_label = False`."
+      )
+    own = Share(share.batch_size, 1, [0], share.start_step)
+    sets = [
+      self._set(self.source.train.part(rows)).dataset(own, self._finished)
+      for rows in found
+    ]
+    turns = tf.data.Dataset.range(len(sets)).repeat()
+    return tf.data.Dataset.choose_from_datasets(sets, turns)
 
   def reference(self, count: Optional[int] = None) -> sources.Images:
     """Returns training images to measure against, `count` of them.

@@ -8,9 +8,11 @@ Pseudo-code:
         moves = each player's gradient at the same point
         for each player of the turn:
           grads = exchange.before_update(grads, phase)    # in one go, where
-          optimizer.apply(clipped grads, weights)         # exchanges are alike
-          exchange.after_update(weights, state, phase)
-    the average of G follows
+          updates = optimizer.updates(clipped grads)      # exchanges are alike
+          settled <- settled - exchange.share(updates, phase)
+          exchange.after_update(settled, state, phase)
+          optimizer.look_ahead(exchange.ahead(updates))
+    the average of G follows what is settled
 
 Where players live on replicas of their own, `engine/apart.py` says how the
 moves of a turn come about.
@@ -18,7 +20,17 @@ moves of a turn come about.
 
 import contextlib
 import math
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import (
+  ContextManager,
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import tensorflow as tf
 
@@ -91,6 +103,8 @@ class Step(tf.Module):
     self.count = count
     for player in (g, d):
       player.optimizer.init(player.net.trainable_variables)
+      player.exchange.init(player.net.trainable_variables)
+    ema.follow(g.net.trainable_variables, _settled(g))
 
   @property
   def cycle(self) -> int:
@@ -121,8 +135,14 @@ class Step(tf.Module):
   def log_names(self) -> List[str]:
     """The names of the scalars that a call returns."""
     names = [f"{who}/{what}" for who in "dg" for what in _LOGGED]
-    extra = LOG_NAMES if self.apart else ()
-    return sorted([*names, "exchange/bytes", *extra])
+    names += ["exchange/bytes", "exchange/bytes_received"]
+    names += LOG_NAMES if self.apart else ()
+    turns = {tuple(sorted(t)) for r in self.schedule.rounds for t in r}
+    for turn in turns:
+      for group in self._that_talk_together(list(turn)):
+        said = self.players[group[0]].exchange.log_names
+        names += [_log_name(group, name) for name in said]
+    return sorted(set(names))
 
   def __call__(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], phase: int
@@ -147,7 +167,9 @@ class Step(tf.Module):
       logs.update(self._round_apart(self.apart, batch, phase, count))
     self.ema.update(count)
     self.count.assign_add(1)
-    logs["exchange/bytes"] = tf.constant(float(self._num_bytes(phase)))
+    given, received = self._num_bytes(phase)
+    logs["exchange/bytes"] = tf.constant(float(given))
+    logs["exchange/bytes_received"] = tf.constant(float(received))
     return logs
 
   def _rounds(self, images, labels, phase: int, count: tf.Tensor) -> Logs:
@@ -248,13 +270,20 @@ class Step(tf.Module):
     for group in groups:
       grads.update(self._before_update(group, parts, phase))
     logs: Logs = {}
+    updates: Dict[str, List[tf.Tensor]] = {}
     for who, part in parts.items():
-      place = self.apart.place(who) if self.apart else contextlib.nullcontext()
-      with place:
-        logs.update(self._move(who, part, grads[who]))
+      with self._place(who):
+        updates[who] = self._updates(who, part, grads[who])
+        logs.update(self._move(who, part, grads[who], updates[who], phase))
     for group in groups:
-      self._after_update(group, parts, phase)
+      logs.update(self._after_update(group, parts, phase))
+    for who in parts:
+      with self._place(who):
+        self._look_ahead(self.players[who], updates[who])
     return logs
+
+  def _place(self, who: str) -> ContextManager:
+    return self.apart.place(who) if self.apart else contextlib.nullcontext()
 
   def _that_talk_together(self, turn: List[str]) -> List[List[str]]:
     if len(turn) == 2:
@@ -274,15 +303,16 @@ class Step(tf.Module):
     shared = exchange.before_update(tf.nest.flatten(own), phase, counts)
     return tf.nest.pack_sequence_as(own, shared)
 
-  def _after_update(self, group, parts, phase: int) -> None:
+  def _after_update(self, group, parts, phase: int) -> Logs:
     """Lets the replicas agree on the variables of a group's players."""
-    nets = [self.players[who].net for who in group]
-    self.players[group[0]].exchange.after_update(
-      [w for net in nets for w in net.trainable_variables],
-      [v for net in nets for v in _state(net)],
+    players = [self.players[who] for who in group]
+    logs = players[0].exchange.after_update(
+      [w for player in players for w in _settled(player)],
+      [v for player in players for v in _state(player)],
       phase,
       self._counts(group, parts),
     )
+    return {_log_name(group, name): value for name, value in logs.items()}
 
   def _counts(self, group, parts) -> Optional[Counts]:
     """Returns what this replica counts in means, `None` if all count alike."""
@@ -290,48 +320,81 @@ class Step(tf.Module):
       return None
     counts = Counts([], [])
     for who in group:
-      net, weight = self.players[who].net, parts[who].weight
-      counts.weights.extend(weight for _ in net.trainable_variables)
-      counts.state.extend(weight for _ in _state(net))
+      player, weight = self.players[who], parts[who].weight
+      counts.weights.extend(weight for _ in player.net.trainable_variables)
+      counts.state.extend(weight for _ in _state(player))
     return counts
 
-  def _move(self, who: str, part: Part, grads: List[tf.Tensor]) -> Logs:
-    """Moves one player where it is played; returns its logs."""
+  def _updates(
+    self, who: str, part: Part, grads: List[tf.Tensor]
+  ) -> List[tf.Tensor]:
+    """Returns by what one player is to move, zeros where it is not played."""
     player = self.players[who]
-    norm = tf.linalg.global_norm(grads)
     if player.clip_norm is not None:
+      norm = tf.linalg.global_norm(grads)
       grads, _ = tf.clip_by_global_norm(grads, player.clip_norm, norm)
     damping = self.apart.damping(part) if self.apart else 1.0
-    # Where gradients are shared, all replicas move, so that all stay equal.
-    agrees = player.exchange.replicas_agree
-    moved = _only_if(
-      agrees or part.plays, lambda: _moved(player, grads, damping)
+    weights = player.net.trainable_variables
+    player.optimizer.begin(weights)
+    return _if(
+      _moves(player, part),
+      lambda: player.optimizer.updates(grads, weights, damping),
+      lambda: [tf.zeros(w.shape, w.dtype) for w in weights],
     )
-    share = 1.0 if agrees else part.weight
+
+  def _move(self, who: str, part: Part, grads, updates, phase: int) -> Logs:
+    """Moves one player where it is played; returns its logs."""
+    player = self.players[who]
+    shared = player.exchange.share(updates, phase)
+    moved = _if(
+      _moves(player, part),
+      lambda: _moved(player, shared),
+      lambda: tf.zeros([]),
+    )
+    share = 1.0 if player.exchange.replicas_agree else part.weight
+    damping = self.apart.damping(part) if self.apart else 1.0
     rate = player.optimizer.rate() * tf.cast(damping, tf.float64)
     return {
       f"{who}/loss": part.weight * part.move.loss,
-      f"{who}/grad_norm": share * norm,
+      f"{who}/grad_norm": share * tf.linalg.global_norm(grads),
       f"{who}/update_ratio": share * moved,
       f"{who}/rate": tf.cast(rate, tf.float32),
     }
 
-  def _num_bytes(self, phase: int) -> int:
-    """Returns what a replica gives to others in a phase, at most."""
-    total = self.apart.num_bytes(phase) if self.apart else 0
+  def _look_ahead(self, player: Player, updates: List[tf.Tensor]) -> None:
+    """Sets the weights to where the next gradient is taken."""
+    weights = player.net.trainable_variables
+    player.optimizer.look_ahead(player.exchange.ahead(updates), weights)
+
+  def _num_bytes(self, phase: int) -> Tuple[int, int]:
+    """Returns what a replica gives to others in a phase, and gets, at most."""
+    given = received = self.apart.num_bytes(phase) if self.apart else 0
     for player in self.players.values():
-      weights, state = player.net.trainable_variables, _state(player.net)
+      weights, state = player.net.trainable_variables, _state(player)
       times = 1 if self.apart else self._num_turns(player)
-      total += times * player.exchange.num_bytes(weights, state, phase)
-    return total
+      said = player.exchange
+      given += times * said.num_bytes(weights, state, phase)
+      received += times * said.num_bytes_received(weights, state, phase)
+    return given, received
 
   def _num_turns(self, player: Player) -> int:
     who = "g" if player is self.players["g"] else "d"
     return sum(turn.count(who) for r in self.schedule.rounds for turn in r)
 
 
-def _state(net: Net) -> List[tf.Variable]:
-  return [v for v in net.variables if not v.trainable]
+def _state(player: Player) -> List[tf.Variable]:
+  """Returns what is exchanged of a player beside its weights."""
+  state: List[tf.Variable] = []
+  if player.exchange.takes_statistics:
+    state += [v for v in player.net.variables if not v.trainable]
+  if player.exchange.takes_moments:
+    optimizer = player.optimizer
+    state += [v for name in optimizer.moments for v in optimizer.slots[name]]
+  return state
+
+
+def _log_name(group: Sequence[str], name: str) -> str:
+  return f"exchange/{'_'.join(group)}/{name}"
 
 
 def _regularized(player: Player, grads) -> List[tf.Tensor]:
@@ -346,21 +409,30 @@ def _regularized(player: Player, grads) -> List[tf.Tensor]:
   return [g + m for g, m in zip(grads, more)]
 
 
-def _moved(player: Player, grads, damping) -> tf.Tensor:
+def _moves(player: Player, part: Part) -> Union[bool, tf.Tensor]:
+  # Where gradients are shared, all replicas move, so that all stay equal.
+  return player.exchange.replicas_agree or part.plays
+
+
+def _settled(player: Player) -> Sequence[tf.Variable]:
+  return player.optimizer.settled(player.net.trainable_variables)
+
+
+def _moved(player: Player, updates: Sequence[tf.Tensor]) -> tf.Tensor:
   """Moves the weights; returns how far, in parts of their norm."""
   weights = list(player.net.trainable_variables)
-  updates = player.optimizer.apply(grads, weights, damping)
-  before = tf.linalg.global_norm(weights)
-  ratio = tf.linalg.global_norm(updates) / tf.maximum(before, 1e-12)
+  player.optimizer.move(updates, weights)
+  norm = tf.linalg.global_norm(weights)
+  ratio = tf.linalg.global_norm(updates) / tf.maximum(norm, 1e-12)
   return tf.cast(ratio, tf.float32)
 
 
-def _only_if(condition, move) -> tf.Tensor:
+def _if(condition, do, do_not):
   if condition is True:
-    return move()
+    return do()
   if condition is False:
-    return tf.zeros([])
-  return tf.cond(condition, move, lambda: tf.zeros([]))
+    return do_not()
+  return tf.cond(condition, do, do_not)
 
 
 def _part(images, labels, size: int, index: int) -> Batch:

@@ -1,5 +1,7 @@
 """An exponential moving average of G's weights, for sampling."""
 
+from typing import Sequence
+
 import gin
 import tensorflow as tf
 
@@ -28,6 +30,13 @@ class Ema(tf.Module):
     self.start_step = start_step
     self.twin = twin
     self._pairs = list(zip(twin.variables, g.variables))
+
+  def follow(
+    self, weights: Sequence[tf.Variable], settled: Sequence[tf.Variable]
+  ) -> None:
+    """Lets the twin follow `settled` in place of G's `weights`."""
+    instead = {w.ref(): x for w, x in zip(weights, settled)}
+    self._pairs = [(s, instead.get(v.ref(), v)) for s, v in self._pairs]
 
   def update(self, step: tf.Tensor):
     """Follows G; `step` counts from 0. Replica context."""

@@ -58,32 +58,49 @@ class Lookahead(Optimizer):
     super().init(weights)
     self.inner.init(weights)
 
-  def apply(
+  def begin(self, weights: Sequence[tf.Variable]) -> None:
+    """Lets the inner optimizer begin."""
+    self.inner.begin(weights)
+
+  def updates(
     self,
     grads: Sequence[tf.Tensor],
     weights: Sequence[tf.Variable],
     damping: Union[float, tf.Tensor] = 1.0,
   ) -> List[tf.Tensor]:
-    """Moves `weights` by the inner optimizer, then maybe to the slow ones.
-
-    Returns what the inner optimizer subtracted.
-    """
+    """Returns what the inner optimizer subtracts."""
     self._check(grads, weights)
-    pairs = list(zip(self.slots["phi"], weights))
 
     def start():
-      for phi, theta in pairs:
+      for phi, theta in zip(self.slots["phi"], self.settled(weights)):
         phi.assign(theta)
 
+    t = self.t + 1
+    self.t.assign(t)
+    # Branches, not `tf.where`: most updates then never touch a slow weight.
+    tf.cond(t == 1, start, lambda: None)
+    return self.inner.updates(grads, weights, damping)
+
+  def settled(self, weights: Sequence[tf.Variable]) -> Sequence[tf.Variable]:
+    """Returns what the inner optimizer has settled."""
+    return self.inner.settled(weights)
+
+  def move(
+    self, updates: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
+  ) -> None:
+    """Moves by the inner optimizer, then maybe to the slow weights."""
+
     def sync():
-      for phi, theta in pairs:
+      for phi, theta in zip(self.slots["phi"], self.settled(weights)):
         phi.assign(lookahead_update(theta, phi, self.slow_rate))
         theta.assign(phi)
 
-    # Branches, not `tf.where`: most updates then never touch a slow weight.
-    t = self.t + 1
-    self.t.assign(t)
-    tf.cond(t == 1, start, lambda: None)
-    updates = self.inner.apply(grads, weights, damping)
-    tf.cond(t % self.sync_period == 0, sync, lambda: None)
-    return updates
+    self.inner.move(updates, weights)
+    due = tf.equal(self.t % self.sync_period, 0)
+    tf.cond(due, sync, lambda: None)
+
+  def look_ahead(
+    self, ahead: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
+  ) -> None:
+    """Lets the inner optimizer look ahead."""
+    self.inner.look_ahead(ahead, weights)

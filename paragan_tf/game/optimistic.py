@@ -1,8 +1,16 @@
-"""Optimizers that expect an update to change as it last did.
+"""Optimizers that expect an update to be as the last one was.
 
 For players who move at the same time, or see each other late: plain descent
-turns in circles there, or runs away.
+turns in circles there, or runs away. With `u` the last update,
+
+    z = x - u        # The weights of the net: the gradient is taken here.
+    x = x - u'       # What is settled, a slot `base`; u' is made of it.
+
+which for one who is alone is `z' = z - 2 u' + u`, Daskalakis et al., arXiv
+1711.00141. An exchange between replicas mixes `x`, and never sees `z`.
 """
+
+from typing import Sequence
 
 import gin
 import tensorflow as tf
@@ -11,22 +19,48 @@ from paragan_tf.game.optimizers import (
   Adam,
   LearningRate,
   Optimizer,
-  Tensors,
   adam_update,
+  sgd_update,
 )
 
 
-def optimistic_sgd_update(g, f, alpha) -> Tensors:
-  """Daskalakis et al., arXiv 1711.00141; `f` is the last gradient."""
-  alpha = tf.cast(alpha, g.dtype)
-  return alpha * (2 * g - f), g
+class Optimistic(Optimizer):
+  """Keeps what is settled apart from where the gradient is taken.
+
+  `base` starts as the weights are when the first update comes, not at `init`,
+  so weights that were restored in between count.
+  """
+
+  @property
+  def moments(self):
+    """All slots but `base`."""
+    return tuple(name for name in self.slot_names if name != "base")
+
+  def begin(self, weights: Sequence[tf.Variable]) -> None:
+    """Takes `weights` for settled until there has been an update."""
+
+    def start():
+      for x, z in zip(self.slots["base"], weights):
+        x.assign(z)
+
+    tf.cond(tf.equal(self.t, 0), start, lambda: None)
+
+  def settled(self, weights):
+    """Returns `base`."""
+    del weights
+    return self.slots["base"]
+
+  def look_ahead(self, ahead, weights):
+    """Sets the weights to where they would be after one more such update."""
+    for x, z, u in zip(self.slots["base"], weights, ahead):
+      z.assign(x - u)
 
 
 @gin.register
-class OptimisticSGD(Optimizer):
+class OptimisticSGD(Optimistic):
   """Optimistic gradient descent."""
 
-  slot_names = ("f",)
+  slot_names = ("base",)
 
   def __init__(
     self, learning_rate: LearningRate = 1e-2, name: str = "optimistic_sgd"
@@ -34,24 +68,15 @@ class OptimisticSGD(Optimizer):
     super().__init__(learning_rate, name)
 
   def _update(self, g, w, slots, t, alpha):
-    return optimistic_sgd_update(g, *slots, alpha)
-
-
-def optimistic_adam_update(
-  g, m, v, u, t, alpha, beta1, beta2, epsilon
-) -> Tensors:
-  """Daskalakis et al., arXiv 1711.00141, Algorithm 1: 2 u_t - u_(t-1)."""
-  last = u
-  u, m, v = adam_update(g, m, v, t, alpha, beta1, beta2, epsilon)
-  return 2 * u - last, m, v, u
+    return sgd_update(g, alpha)
 
 
 @gin.register
-class OptimisticAdam(Adam):
-  """Optimistic Adam."""
+class OptimisticAdam(Optimistic, Adam):
+  """Optimistic Adam, Algorithm 1 of the paper."""
 
-  slot_names = ("m", "v", "u")
-  update_fn = staticmethod(optimistic_adam_update)
+  slot_names = ("m", "v", "base")
+  update_fn = staticmethod(adam_update)
 
   def __init__(
     self,
@@ -61,4 +86,4 @@ class OptimisticAdam(Adam):
     epsilon: float = 1e-8,
     name: str = "optimistic_adam",
   ):
-    super().__init__(learning_rate, beta1, beta2, epsilon, name)
+    Adam.__init__(self, learning_rate, beta1, beta2, epsilon, name)

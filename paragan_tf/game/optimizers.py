@@ -4,8 +4,17 @@
     optimizer.apply(grads, weights)   # Every update, in replica context.
     optimizer.rate()                  # The next update's rate, for the log.
 
-An optimizer never communicates: replicas agree before or after `apply`, by an
-exchange. Each one is a pure function of one weight's tensors,
+An optimizer never communicates: replicas agree by an exchange, for which an
+update has four moments. `apply` is all of them, for one who is alone:
+
+    optimizer.begin(weights)                      # takes up what was restored
+    updates = optimizer.updates(grads, weights)   # moves the slots only
+    optimizer.move(updates, weights)              # settled <- settled - updates
+    optimizer.look_ahead(updates, weights)        # where to take the gradient
+
+The *settled* weights are what is learned: most often the weights themselves,
+and then there is nothing to look ahead to. Each optimizer is a pure function of
+one weight's tensors,
 
     u, *slots = adam_update(g, *slots, t, alpha, ...)    # then w <- w - u
 
@@ -30,7 +39,7 @@ class Optimizer(tf.Module):
   """Holds the slots and the count; a subclass says how one weight moves.
 
   Attributes:
-    slot_names: What is kept for each weight, in the order `_update` takes it.
+    slot_names: What is kept for each weight.
     slots: Slot name -> one variable a weight, zero at first.
     t: Count of updates done, int64.
   """
@@ -45,6 +54,11 @@ class Optimizer(tf.Module):
     self.slots: Dict[str, List[tf.Variable]] = {}
     self.t: tf.Variable = None
     self._num_weights = 0
+
+  @property
+  def moments(self) -> Tuple[str, ...]:
+    """The slots that `_update` takes, in its order; by default all."""
+    return self.slot_names
 
   def init(self, weights: Sequence[tf.Variable]) -> None:
     """Makes the state that `weights` need; eager, under a strategy's scope."""
@@ -82,19 +96,58 @@ class Optimizer(tf.Module):
     The rate is multiplied with `damping`. Returns what was subtracted.
     """
     self._check(grads, weights)
+    self.begin(weights)
+    updates = self.updates(grads, weights, damping)
+    self.move(updates, weights)
+    self.look_ahead(updates, weights)
+    return updates
+
+  def begin(self, weights: Sequence[tf.Variable]) -> None:
+    """Takes `weights` for settled until there has been an update."""
+    del weights
+
+  def updates(
+    self,
+    grads: Sequence[tf.Tensor],
+    weights: Sequence[tf.Variable],
+    damping: Union[float, tf.Tensor] = 1.0,
+  ) -> List[tf.Tensor]:
+    """Moves `t` and the slots; returns by what to move what is settled."""
+    self._check(grads, weights)
     alpha = self.rate() * tf.cast(damping, tf.float64)
     updates = []
     t = self.t + 1
     self.t.assign(t)
     t = tf.cast(t, tf.float64)
     for i, (g, w) in enumerate(zip(grads, weights)):
-      slots = [self.slots[name][i] for name in self.slot_names]
+      slots = [self.slots[name][i] for name in self.moments]
       u, *values = self._update(tf.convert_to_tensor(g), w, slots, t, alpha)
-      w.assign_sub(u)
       updates.append(u)
       for slot, value in zip(slots, values):
         slot.assign(value)
     return updates
+
+  def settled(self, weights: Sequence[tf.Variable]) -> Sequence[tf.Variable]:
+    """Returns the variables that hold what is learned."""
+    return weights
+
+  def move(
+    self, updates: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
+  ) -> None:
+    """Subtracts from what is settled."""
+    for x, u in zip(self.settled(weights), updates):
+      x.assign_sub(u)
+
+  def look_ahead(
+    self, ahead: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
+  ) -> None:
+    """Sets `weights` to where the next gradient is taken.
+
+    Args:
+      ahead: How the settled weights are expected to move.
+      weights: What the gradient is taken of.
+    """
+    del ahead, weights
 
   def _update(self, g, w, slots, t, alpha) -> Tensors:
     """Returns what to subtract from `w`, then the new value of each slot."""

@@ -13,6 +13,7 @@ writes for its own replicas, and the chief joins the parts:
     wait()
 """
 
+import itertools
 import json
 import os
 from typing import (
@@ -41,6 +42,8 @@ class Entry(NamedTuple):
     agrees: Whether all copies hold the same value, so that one is kept.
     first_replica: Which of all replicas the first copy belongs to.
     num_replicas: How many there are in all processes; 0: those of `copies`.
+    merged: What to take of a checkpoint of more or fewer replicas: the `mean`
+      or the `sum` of theirs. If `None`, such a one is refused.
   """
 
   name: str
@@ -48,6 +51,7 @@ class Entry(NamedTuple):
   agrees: bool
   first_replica: int = 0
   num_replicas: int = 0
+  merged: Optional[str] = None
 
 
 class Writers(NamedTuple):
@@ -139,35 +143,64 @@ class Checkpoints:
 
 def restore(path: str, entries: Sequence[Entry]) -> None:
   """Sets every entry from a checkpoint; all of it is read before any is set."""
-  keys = _stored_keys(path)
-  _check_replicas(path, keys, entries)
-  keyed = _keyed(entries)
-  missing = sorted(set(keyed) - set(keys))
+  stored = _stored_keys(path)
+  _check_replicas(path, stored, entries)
+  _keyed(entries)  # Refuses names that are there twice.
+  sources = [_sources(entry, stored) for entry in entries]
+  wanted = {
+    key: entry.copies[0]
+    for entry, keys in zip(entries, sources)
+    for key in itertools.chain(*keys)
+  }
+  missing = sorted(set(wanted) - set(stored))
   if missing:
     raise ValueError(
       f"Checkpoint '{path}' lacks {_few(missing)}: it belongs to another "
       "model; give another `model_dir`."
     )
+  values = _read(path, wanted)
+  for entry, keys in zip(entries, sources):
+    for copy, of in zip(entry.copies, keys):
+      copy.assign(_merged(entry, [values[key] for key in of]))
+
+
+def _read(path: str, wanted: Dict[str, tf.Variable]) -> Dict[str, tf.Tensor]:
+  """Returns the values of keys that are as large as their variables."""
   try:
     values = tf.raw_ops.RestoreV2(
       prefix=path,
-      tensor_names=list(keyed),
-      shape_and_slices=[""] * len(keyed),
-      dtypes=[variable.dtype for variable in keyed.values()],
+      tensor_names=list(wanted),
+      shape_and_slices=[""] * len(wanted),
+      dtypes=[variable.dtype for variable in wanted.values()],
     )
   except tf.errors.OpError as e:
     raise _damaged(path, e) from e
-  by_key = dict(zip(keyed, values))
-  for key, variable in keyed.items():
+  by_key = dict(zip(wanted, values))
+  for key, variable in wanted.items():
     if by_key[key].shape != variable.shape:
       raise ValueError(
         f"`{key}` in checkpoint '{path}' must have shape "
         f"{list(variable.shape)}, got {list(by_key[key].shape)}: it belongs to "
         "another model; give another `model_dir`."
       )
-  for entry in entries:
-    for i, copy in enumerate(entry.copies):
-      copy.assign(by_key[_key(entry, i)])
+  return by_key
+
+
+def _sources(entry: Entry, stored) -> List[List[str]]:
+  """Returns for each copy the keys that it is made of."""
+  num = _num_stored(entry, stored)
+  if entry.agrees or num == (entry.num_replicas or len(entry.copies)):
+    return [[_key(entry, i)] for i in range(len(entry.copies))]
+  all_keys = [_replica_key(entry, i) for i in range(num)]
+  return [all_keys for _ in entry.copies]
+
+
+def _merged(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
+  # Counts are the same on all.
+  if len(values) == 1 or not values[0].dtype.is_floating:
+    return values[0]
+  total = tf.add_n(values)
+  return total if entry.merged == "sum" else total / len(values)
 
 
 def _write(path: str, keyed: Dict[str, tf.Variable]) -> None:
@@ -181,7 +214,10 @@ def _write(path: str, keyed: Dict[str, tf.Variable]) -> None:
 
 def _key(entry: Entry, place: int) -> str:
   """Returns the key of the copy at a place in this process."""
-  replica = 0 if entry.agrees else entry.first_replica + place
+  return _replica_key(entry, 0 if entry.agrees else entry.first_replica + place)
+
+
+def _replica_key(entry: Entry, replica: int) -> str:
   return entry.name if not replica else f"{entry.name}/replica_{replica}"
 
 
@@ -204,11 +240,9 @@ def _stored_keys(path: str):
 
 def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
   for entry in entries:
-    if entry.agrees:
+    if entry.agrees or entry.merged:
       continue
-    stored = 1
-    while f"{entry.name}/replica_{stored}" in keys:
-      stored += 1
+    stored = _num_stored(entry, keys)
     running = entry.num_replicas or len(entry.copies)
     if stored != running:
       raise ValueError(
@@ -216,6 +250,13 @@ def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
         f"this run has {running} replicas: state that differs "
         f"between replicas resumes on as many; start {stored} of them."
       )
+
+
+def _num_stored(entry: Entry, keys) -> int:
+  stored = 1
+  while _replica_key(entry, stored) in keys:
+    stored += 1
+  return stored
 
 
 def _damaged(path: str, error: Exception) -> ValueError:

@@ -1,10 +1,14 @@
 """How the replicas of one player agree.
 
-An exchange acts at two moments of an update, and leaves both alone by default:
+An exchange acts at some moments of an update, and leaves all alone by default:
 
     grads = exchange.before_update(grads, phase, counts)          # on gradients
-    optimizer.apply(grads, weights)
-    exchange.after_update(weights, state, phase, counts)          # on variables
+    updates = optimizer.updates(grads, weights)
+    settled <- settled - exchange.share(updates, phase)           # on updates
+    exchange.after_update(settled, state, phase, counts)          # on variables
+    optimizer.look_ahead(exchange.ahead(updates), weights)
+
+What is settled are the weights themselves, but for optimistic optimizers.
 
 `phase` is a Python int, so whether to talk is settled when the step is traced.
 `state` is what a net carries beside its weights: batch-norm statistics and
@@ -14,12 +18,14 @@ the others. Players that move in the same turn and whose exchanges are alike
 (`is_like`) talk in one go: the lists are then those of all of them.
 """
 
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
+
+Logs = Dict[str, tf.Tensor]
 
 
 class Counts(NamedTuple):
@@ -38,14 +44,35 @@ class Exchange(tf.Module):
     replicas_agree: Whether all replicas hold the same values after every step;
       if not, a checkpoint keeps each replica's own.
     talks: Whether anything is exchanged at all.
+    takes_roles: Whether it heeds `counts`, so that a player may be played by
+      some of the replicas only.
+    mean_counts: Whether the mean over replicas is what was learned: that one is
+      then sampled from, exported, and gone on from with more or fewer replicas.
+    takes_statistics: Whether `state` is to hold what a net carries.
+    takes_moments: Whether it is to hold the optimizer's moments, too.
+    log_names: Scalars that `after_update` returns.
   """
 
   period = 1
   replicas_agree = False
   talks = False
+  takes_roles = True
+  mean_counts = False
+  takes_statistics = True
+  takes_moments = False
+  log_names: Tuple[str, ...] = ()
 
   def __init__(self, name: str = "exchange"):
     super().__init__(name=name)
+
+  @property
+  def summed(self) -> Sequence[tf.Variable]:
+    """State of which, with more or fewer replicas, the sum is kept."""
+    return ()
+
+  def init(self, weights: Sequence[tf.Variable]) -> None:
+    """Makes the state that `weights` need; under a strategy's scope."""
+    del weights
 
   def before_update(
     self,
@@ -57,15 +84,27 @@ class Exchange(tf.Module):
     del phase, counts
     return list(grads)
 
+  def share(
+    self, updates: Sequence[tf.Tensor], phase: int
+  ) -> Sequence[tf.Tensor]:
+    """Returns what to subtract from what is settled. Replica context."""
+    del phase
+    return updates
+
+  def ahead(self, updates: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """Returns how this replica expects the next update to be."""
+    return updates
+
   def after_update(
     self,
     weights: Sequence[tf.Variable],
     state: Sequence[tf.Variable],
     phase: int,
     counts: Optional[Counts] = None,
-  ) -> None:
+  ) -> Logs:
     """Changes the variables after the update. Replica context."""
     del weights, state, phase, counts
+    return {}
 
   def is_like(self, other: "Exchange") -> bool:
     """Returns whether one of the two can talk for both."""
@@ -81,6 +120,19 @@ class Exchange(tf.Module):
     """Returns the bytes that a replica gives to others in a phase."""
     del weights, state, phase
     return 0
+
+  def num_bytes_received(
+    self,
+    weights: Sequence[tf.Variable],
+    state: Sequence[tf.Variable],
+    phase: int,
+  ) -> int:
+    """Returns the bytes that a replica gets; by default what it gives."""
+    return self.num_bytes(weights, state, phase)
+
+  def summary(self) -> str:
+    """Returns what it is, in a few words."""
+    return type(self).__name__
 
 
 @gin.register
@@ -99,6 +151,7 @@ class AllReduce(Exchange):
     """Averages what each replica saw of its own batch."""
     del weights, phase
     settle(state, counts and counts.state)
+    return {}
 
   def is_like(self, other):
     """Returns whether the other one averages gradients too."""
@@ -107,7 +160,7 @@ class AllReduce(Exchange):
   def num_bytes(self, weights, state, phase):
     """Returns the size of gradients and state."""
     del phase
-    return _num_bytes([*weights, *state])
+    return size_in_bytes([*weights, *state])
 
 
 @gin.register
@@ -126,6 +179,7 @@ class Periodic(Exchange):
     """Averages on the last step of each period."""
     if phase % self.period == self.period - 1:
       settle([*weights, *state], counts and [*counts.weights, *counts.state])
+    return {}
 
   def is_like(self, other):
     """Returns whether the other one averages at the same steps."""
@@ -134,10 +188,11 @@ class Periodic(Exchange):
   def num_bytes(self, weights, state, phase):
     """Returns the size of weights and state, on the last step of a period."""
     talks = phase % self.period == self.period - 1
-    return _num_bytes([*weights, *state]) if talks else 0
+    return size_in_bytes([*weights, *state]) if talks else 0
 
 
-def _num_bytes(variables: Sequence[tf.Variable]) -> int:
+def size_in_bytes(variables: Sequence[tf.Variable]) -> int:
+  """Returns the size of variables; 0 if there is nobody to give them to."""
   if collectives.num_replicas() == 1:
     return 0
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)

@@ -1,0 +1,113 @@
+"""Replicas talk in pairs, which nobody else hears or waits for.
+
+Every function is for replica context, traced. With `collectives.py`, the only
+file that talks.
+"""
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import tensorflow as tf
+
+from paragan_tf import collectives
+
+# Replicas that talk with each other, none of them in two pairs.
+Pairs = Sequence[Tuple[int, int]]
+# Far from the group keys that `tf.distribute` counts from 1.
+_FIRST_KEY = 1 << 24
+
+
+def swapped(
+  values: Sequence[tf.Tensor],
+  groups: Sequence[Pairs],
+  timeout: Optional[float] = None,
+) -> List[tf.Tensor]:
+  """Returns what this replica's partner in each group of pairs gave.
+
+  A pair talks by itself: what it says reaches nobody else, and nobody else is
+  waited for. Zeros come where a replica has no partner.
+
+  Args:
+    values: What this replica gives, a vector for each group, in every group of
+      the same size on all replicas.
+    groups: Who talks with whom.
+    timeout: Seconds after which a partner counts as lost. Without, one whose
+      process ends is noticed all the same; with, TensorFlow keeps a thread for
+      each message until the time has passed.
+  """
+  here = collectives.static_replica_id()
+  if here is None:  # On a TPU all replicas have one program.
+    both = [[*pairs, *((j, i) for i, j in pairs)] for pairs in groups]
+    return [collectives.permuted(v, pairs) for v, pairs in zip(values, both)]
+  received = []
+  for value, pairs in zip(values, groups):
+    pair = next((pair for pair in pairs if here in pair), None)
+    if pair is None:
+      received.append(tf.zeros_like(value))
+    else:
+      rows = _gathered(value, pair, here, timeout)
+      received.append(rows[1 - sorted(pair).index(here)])
+  return received
+
+
+def distributed(
+  values: Sequence[tf.Tensor], timeout: Optional[float] = None
+) -> List[tf.Tensor]:
+  """Returns what all replicas gave for this one, each one vector of a size.
+
+  Every two of them talk by themselves.
+
+  Args:
+    values: What this replica gives to each, itself included.
+    timeout: As in `swapped`.
+  """
+  num = collectives.num_replicas()
+  if num == 1:
+    return list(values)
+  here = collectives.replica_id()
+  rows = tf.stack(values)
+  # In round `r`, who sum up to it talk; all have, after `num` rounds.
+  rounds = [
+    [(i, (r - i) % num) for i in range(num) if i < (r - i) % num]
+    for r in range(num)
+  ]
+  others = [tf.gather(rows, (r - here) % num) for r in range(num)]
+  received = swapped(others, rounds, timeout)
+  # In one of the rounds a replica would talk with itself.
+  received = [
+    tf.where((r - here) % num == here, own, other)
+    for r, (own, other) in enumerate(zip(others, received))
+  ]
+  return received
+
+
+# How often each replica has asked its partner for something, while traced: both
+# of a pair count alike.
+_num_asked: Dict[Tuple[int, int, int], int] = {}
+_tokens: Dict[Tuple[int, int, int], tf.Tensor] = {}
+
+
+def _gathered(
+  value: tf.Tensor,
+  pair: Tuple[int, int],
+  here: int,
+  timeout: Optional[float] = None,
+) -> tf.Tensor:
+  """Returns the vectors of both of a pair, in order of their numbers."""
+  first, second = sorted(pair)
+  key = (first, second, here)
+  if key not in _tokens:
+    with tf.init_scope():
+      _tokens[key] = tf.raw_ops.VarHandleOp(
+        dtype=tf.float32, shape=[], shared_name="pair_{}_{}_{}".format(*key)
+      )
+  _num_asked[key] = _num_asked.get(key, 0) + 1
+  return tf.raw_ops.CollectiveGatherV2(
+    input=value[tf.newaxis],
+    group_size=2,
+    group_key=_FIRST_KEY + first * collectives.num_replicas() + second,
+    instance_key=_FIRST_KEY + _num_asked[key],
+    # One for each pair and replica: with none, or with a common one, one
+    # replica's part would have to end before the other's may start.
+    ordering_token=[_tokens[key]],
+    timeout_seconds=timeout or 0.0,
+  )

@@ -1,0 +1,321 @@
+"""Gossip: neighbors only, the mean stays, and DPOSG comes of it."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
+
+from paragan_tf.engine import step, strategies
+from paragan_tf.game import optimistic
+from paragan_tf.nets import linear
+from paragan_tf.sync import gossip, topology
+from paragan_tf.sync.exchange import AllReduce
+from tests import testing
+from tests.games import Workers, bilinear, tanh_game
+
+M = testing.NUM_REPLICAS
+# Any two workers but 1 and 3 talk, with weights of their own.
+UNEVEN = (
+  (0.3, 0.2, 0.4, 0.1),
+  (0.2, 0.5, 0.3, 0.0),
+  (0.4, 0.3, 0.2, 0.1),
+  (0.1, 0.0, 0.1, 0.8),
+)
+
+
+def uneven():
+  return topology.custom(UNEVEN)
+
+
+TOPOLOGIES = (
+  ("ring", topology.ring),
+  ("complete", topology.complete),
+  ("exponential", topology.exponential),
+  ("torus", topology.torus),
+  ("custom", uneven()),
+)
+
+
+def mix(exchange, values, state):
+  """Mixes weights and state once; returns both after it, and the logs."""
+  with strategies.scope(testing.strategy()):
+    weights = [
+      tf.Variable(tf.zeros(v.shape[1:]), name=f"w{i}")
+      for i, v in enumerate(values)
+    ]
+    carried = tf.Variable(tf.zeros(state.shape[1:]), trainable=False, name="s")
+    exchange.init(weights)
+
+  def replica(values, state):
+    for w, v in zip(weights, values):
+      w.assign(v)
+    carried.assign(state)
+    logs = exchange.after_update(weights, [carried], 0)
+    return [tf.identity(w) for w in weights], tf.identity(carried), logs
+
+  parts = [[v[i] for v in values] for i in range(M)]
+  results = testing.run_on_replicas(replica, parts, list(state))
+  mixed = [np.stack([r[0][i] for r in results]) for i in range(len(values))]
+  return mixed, np.stack([r[1] for r in results]), [r[2] for r in results]
+
+
+def draw(seed):
+  random = np.random.RandomState(seed)
+  shapes = ([M, 2, 3], [M, 5], [M])
+  return [random.randn(*shape).astype(np.float32) for shape in shapes]
+
+
+def make(graph, **options):
+  """Makes a gossip where the replicas are."""
+  with strategies.scope(testing.strategy()):
+    return gossip.Gossip(graph, **options)
+
+
+def spread(x):
+  return np.linalg.norm(x - x.mean(0))
+
+
+class MixingTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(*TOPOLOGIES)
+  def test_equals_powers_of_the_matrix(self, graph):
+    for rounds in (1, 3):
+      exchange = make(graph, rounds=rounds)
+      w = exchange.topology.matrix
+      self.assertEqual(len(w), M)
+      power = np.linalg.matrix_power(w, rounds)
+      *values, state = draw(rounds)
+      got, carried, _ = mix(exchange, values, state)
+      for x, y in zip([*values, state], [*got, carried]):
+        expected = np.tensordot(power, x, 1)
+        self.assertAllClose(y, expected, rtol=0, atol=1e-5)
+        self.assertAllClose(y.mean(0), x.mean(0), rtol=0, atol=1e-6)
+        rho = exchange.topology.rho
+        self.assertLessEqual(spread(y), rho**rounds * spread(x) + 1e-5)
+
+  def test_statistics_and_moments_are_mixed_as_told(self):
+    def mixed(statistics, moments):
+      exchange = gossip.Gossip(statistics=statistics, moments=moments)
+      net = linear.Discriminator(testing.SPEC, 0, spectral=True, name="d")
+      optimizer = optimistic.OptimisticAdam(name="o")
+      optimizer.init(net.trainable_variables)
+      state = step._state(step.Player(net, optimizer, exchange))
+      return {v.name.split("/")[-1] for v in state}
+
+    self.assertEqual(mixed("local", "local"), set())
+    self.assertEqual(mixed("mixed", "local"), {"u:0"})
+    self.assertEqual(mixed("local", "mixed"), {"m:0", "v:0"})
+    self.assertEqual(mixed("mixed", "mixed"), {"u:0", "m:0", "v:0"})
+
+  def test_auto_rounds_leave_the_target(self):
+    exchange = make(topology.ring, rounds="auto", target=0.01)
+    self.assertAllClose(exchange.topology.rho, 1 / 3)
+    self.assertEqual(exchange.rounds, 5)
+    self.assertIn("rho 0.3333, rounds 5", exchange.summary())
+    *values, state = draw(0)
+    got, _, _ = mix(exchange, values, state)
+    self.assertLess(spread(got[0]), 0.01 * spread(values[0]))
+
+  def test_the_log_says_how_far_neighbors_are_apart(self):
+    *values, state = draw(3)
+    exchange = make(topology.complete)
+    _, _, logs = mix(exchange, values, state)
+    flat = [x.reshape([M, -1]) for x in [*values, state]]
+    distance = spread(np.concatenate(flat, 1)) / np.sqrt(M)
+    squares = [log["distance"] ** 2 for log in logs]
+    self.assertAllClose(np.sqrt(np.mean(squares)), distance, rtol=1e-5)
+    self.assertAllClose(logs[0]["rho"], 0.0, atol=1e-6)
+    self.assertEqual(logs[0]["rounds"], 1.0)
+
+  def test_hashed_sums_are_as_far_apart_as_what_was_mixed(self):
+    for seed in range(5):
+      random = np.random.RandomState(seed)
+      one, other = random.randn(2, 3000).astype(np.float32)
+      other = one + 0.01 * other + 0.003  # Not around 0: signs are needed.
+      sums = [gossip._hashed_sums(tf.constant(v)).numpy() for v in (one, other)]
+      got = np.linalg.norm(sums[0] - sums[1])
+      self.assertAllClose(got, np.linalg.norm(one - other), rtol=0.15)
+
+
+class StructureTest(tf.test.TestCase, parameterized.TestCase):
+  def collectives(self, exchange):
+    """Returns all collectives of one step's graph."""
+    with strategies.scope(testing.strategy()):
+      w = tf.Variable(tf.zeros([3]), name="w")
+      exchange.init([w])
+
+    @functools.partial(tf.function, autograph=False)
+    def mix_once():
+      def replica():
+        exchange.after_update([w], [], 0)
+        return tf.zeros([])
+
+      return testing.strategy().run(replica)
+
+    made = mix_once.get_concrete_function().graph.as_graph_def()
+    nodes = [
+      *made.node,
+      *(n for f in made.library.function for n in f.node_def),
+    ]
+    return [n for n in nodes if "Collective" in n.op]
+
+  @parameterized.named_parameters(*TOPOLOGIES)
+  def test_pairs_talk_and_nobody_else(self, graph):
+    for rounds in (1, 3):
+      exchange = make(graph, rounds=rounds, timeout=7.0)
+      found = self.collectives(exchange)
+      num_edges = len(exchange.topology.edges())
+      self.assertLen(found, 2 * num_edges * rounds)
+      self.assertEqual({n.op for n in found}, {"CollectiveGatherV2"})
+      self.assertEqual({n.attr["timeout_seconds"].f for n in found}, {7.0})
+
+  def test_on_a_tpu_neighbors_are_permuted(self):
+    with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(M):
+      exchange = gossip.Gossip(topology.ring, rounds=2)
+      w = tf.Variable(tf.zeros([3]), name="w")
+      exchange.init([w])
+      exchange.after_update([w], [], 0)
+    ops = [op for op in graph.get_operations() if "Collective" in op.type]
+    self.assertEqual({op.type for op in ops}, {"CollectivePermute"})
+    # A ring of four has two groups of pairs.
+    self.assertLen(ops, 2 * 2)
+    said = [
+      tuple(map(tuple, tf.get_static_value(op.inputs[1]))) for op in ops[:2]
+    ]
+    both = {pair for pairs in said for pair in pairs}
+    ring = {(i, (i + k) % M) for i in range(M) for k in (1, M - 1)}
+    self.assertEqual(both, ring)
+
+  def test_players_that_are_alike_talk_together(self):
+    one, same = make(topology.ring), make(topology.ring)
+    self.assertTrue(one.is_like(same))
+    for other in (make(topology.complete), make(topology.ring, rounds=2)):
+      self.assertFalse(one.is_like(other))
+
+
+class DposgTest(tf.test.TestCase, parameterized.TestCase):
+  """Optimistic, simultaneous, and mixed: the algorithm as it is written."""
+
+  def by_hand(self, game, w, x, eta, num_steps):
+    """Yields what each worker holds after it has mixed, in NumPy."""
+    y, g = x, np.zeros_like(x)
+    for _ in range(num_steps):
+      z = y - eta * g
+      g = np.stack([game(i, z[i]) for i in range(M)])
+      y = w @ (y - eta * g)
+    return y
+
+  @parameterized.parameters(0, 1)
+  def test_equals_the_pseudo_code(self, seed):
+    start = np.random.RandomState(seed).randn(M, 6)
+    game = tanh_game(seed)
+    for rounds in (1, 2):
+      exchange = make(topology.ring, rounds=rounds)
+      w = np.linalg.matrix_power(exchange.topology.matrix, rounds)
+      workers = Workers(
+        functools.partial(optimistic.OptimisticSGD, 0.1), exchange, start
+      )
+      workers.play(game, 20)
+      expected = self.by_hand(game, w, start, 0.1, 20)
+      self.assertAllClose(workers.settled(), expected, rtol=0, atol=1e-10)
+
+  def test_the_same_start_and_game_on_all_is_one_worker(self):
+    start = np.tile(np.random.RandomState(0).randn(1, 6), [M, 1])
+    game = tanh_game(1, same=True)
+    workers = Workers(
+      functools.partial(optimistic.OptimisticSGD, 0.1),
+      make(topology.ring),
+      start,
+    )
+    workers.play(game, 15)
+    z, u = start[0], np.zeros([6])
+    for _ in range(15):
+      last, u = u, 0.1 * game(0, z)
+      z = z - 2 * u + last
+    for got in workers.weights():
+      self.assertAllClose(got, z, rtol=0, atol=1e-10)
+
+  @parameterized.parameters(0, 1)
+  def test_the_mean_follows_the_mean_update(self, seed):
+    start = np.random.RandomState(seed).randn(M, 6)
+    workers = Workers(
+      functools.partial(optimistic.OptimisticAdam, 0.1), make(uneven()), start
+    )
+    moved, game = start.mean(0), tanh_game(seed)
+    for _ in range(5):
+      updates = workers.play(game, 1)
+      moved = moved - updates.mean(0)
+      self.assertAllClose(workers.settled().mean(0), moved, atol=1e-12)
+
+  def test_on_an_affine_game_the_mean_is_one_worker(self):
+    # Whose way to the solution is told in `optimizers_test`.
+    start = np.random.RandomState(0).randn(M, 20)
+    game = bilinear(0, 10)
+    workers = Workers(
+      functools.partial(optimistic.OptimisticSGD, 0.2),
+      make(topology.ring),
+      start,
+    )
+    workers.play(game, 300)
+    z, u = start.mean(0), np.zeros([20])
+    for _ in range(300):
+      last, u = u, 0.2 * game(0, z)
+      z = z - 2 * u + last
+    self.assertAllClose(workers.settled().mean(0), z + u, rtol=0, atol=1e-10)
+    self.assertLess(np.linalg.norm(z), np.linalg.norm(start.mean(0)))
+
+  @parameterized.parameters(0, 1)
+  def test_more_rounds_come_nearer_to_all_reduce(self, seed):
+    start = np.tile(np.random.RandomState(seed).randn(1, 20), [M, 1])
+    game = tanh_game(seed, size=20, strength=3.0)
+    make_optimizer = functools.partial(optimistic.OptimisticSGD, 0.2)
+
+    def mean_of(exchange):
+      workers = Workers(make_optimizer, exchange, start)
+      workers.play(game, 40)
+      return workers.settled().mean(0)
+
+    goal = mean_of(AllReduce())
+    gaps = [
+      np.linalg.norm(mean_of(make(topology.ring, rounds=t)) - goal)
+      for t in (1, 2, 8)
+    ]
+    self.assertLess(gaps[1], gaps[0])
+    self.assertLess(gaps[2], gaps[1])
+
+
+class RefusedTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("no_rounds", dict(rounds=0), "`rounds` must be at least 1.* got 0"),
+    ("words", dict(rounds="many"), "`rounds` must .* got 'many'"),
+    ("statistics", dict(statistics="mean"), "`statistics` .* got 'mean'"),
+    ("moments", dict(moments=1), "`moments` must be 'mixed' or 'local', got 1"),
+    ("no_time", dict(timeout=0.0), "`timeout` must be above 0 s, got 0.0"),
+    (
+      "too_many_rounds",
+      dict(rounds=3, timeout=60.0),
+      "`rounds` must be at most 2 with `timeout` 60 s and 2 neigh.* got 3: ",
+    ),
+    (
+      "too_many_to_come_near",
+      dict(rounds="auto", target=1e-9, timeout=20.0),
+      "`rounds` must be at most 6 .* got 19: .* thread for each message",
+    ),
+  )
+  def test_a_bad_value_is_refused(self, options, words):
+    with self.assertRaisesRegex(ValueError, words):
+      make(topology.ring, **options)
+
+  def test_a_graph_of_others_is_refused(self):
+    three = topology.custom([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]])
+    with self.assertRaisesRegex(ValueError, "`topology` .* 4, got 3: start"):
+      make(three)
+
+  def test_a_matrix_that_loses_the_mean_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "must be doubly stochastic"):
+      make(topology.custom([[0.5, 0.4], [0.4, 0.6]]))
+
+
+if __name__ == "__main__":
+  testing.main()
