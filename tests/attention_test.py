@@ -29,10 +29,14 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(y, expected, rtol=1e-3, atol=1e-3)
     self.assertGreater(np.abs(expected - x).max(), 0.1)
 
-  @parameterized.named_parameters(("eager", False), ("compiled", True))
-  def test_in_parts_it_is_the_same(self, compiled):
+  @parameterized.named_parameters(
+    ("eager", False, 4), ("compiled", True, 4), ("anew", False, 1)
+  )
+  def test_in_parts_it_is_the_same(self, compiled, num):
     whole = attention.SelfAttention(8, INIT, True)
-    parts = attention.SelfAttention(8, INIT, True, parts=4)
+    parts = attention.SelfAttention(8, INIT, True, parts=num)
+    parts.anew = True
+    self.assertFalse(whole.anew)
     x = tf.constant(random(2, 4, 4, 8), tf.float32)
 
     def run(layer):

@@ -68,6 +68,51 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
       self.assertLess(error, 0.1)
       self.assertGreater(error, 1e-6)
 
+  def test_what_must_be_exact_is_float32_in_the_whole_step(self):
+    config.load(
+      ["gin/runs/benchmark_step.gin", "gin/nets/biggan.gin"],
+      [
+        "player.precision = 'bfloat16'",
+        "Experiment.batch_size = 2",
+        "biggan.Generator.width = 4",
+        "biggan.Discriminator.width = 4",
+        "norms.BatchNorm.group_size = 1",
+      ],
+    )
+    made = experiment.Experiment(tf.distribute.get_strategy())
+    for variable in made.step.variables:
+      self.assertNotEqual(variable.dtype, tf.bfloat16, variable.name)
+    spec = made.input_fn({"batch_size": 2}).element_spec
+    run = tf.function(lambda *xs: made.step(*xs, 0), autograph=False)
+    graph = run.get_concrete_function(*spec).graph
+    seen = set()
+    for op in graph.get_operations():
+      low = any(x.dtype == tf.bfloat16 for x in [*op.inputs, *op.outputs])
+      if op.type == "MatMul" and op.outputs[0].shape[0] == 1:
+        kind = "power iteration"
+      elif op.type in ("SquaredDifference", "Softmax", "Rsqrt", "Tanh"):
+        kind = op.type
+      elif op.type.startswith("Assign"):
+        kind = "Assign"
+      else:
+        seen.add(f"low {op.type}" if low else op.type)
+        continue
+      seen.add(kind)
+      if kind != "Tanh":  # G's last, whose images are turned after it.
+        self.assertFalse(low, f"{kind}: {op.name}")
+    self.assertContainsSubset(
+      {
+        "power iteration",
+        "SquaredDifference",
+        "Softmax",
+        "Rsqrt",
+        "Assign",
+        "low Conv2D",
+        "low BatchMatMulV2",
+      },
+      seen,
+    )
+
   def test_gradients_are_those_of_float32_weights(self):
     g, d, batch = nets_test.shared(nets_test.sngan_pair, nets_test.GREY32)
     moves = []
