@@ -93,7 +93,7 @@ def sockets(strategy, folder, bindings):
   _write(folder, index, found)
 
 
-def _bytes_per_step(strategy, make, index, num_steps=10):
+def _bytes_per_step(strategy, make, index, num_steps=99):
   with strategies.scope(strategy):
     made = make()
     w = tf.Variable(tf.zeros([NUM_WEIGHTS]), name="w")
