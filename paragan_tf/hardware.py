@@ -75,6 +75,7 @@ class _Parts(NamedTuple):
   weights_as_matrices: bool
   attention_anew: bool
   one_pass: bool = True
+  smaller_gram: bool = True
   join_projections: bool = False
   join_power_iterations: bool = False
 
@@ -105,6 +106,8 @@ class Layout:
     attention_anew: The shares of attention, the largest tensors of a net, are
       computed again on the way back and not kept.
     one_pass: D judges real and fake images in one pass.
+    smaller_gram: The orthogonal penalty multiplies a kernel with itself on its
+      shorter side; the penalty is the same.
     join_projections: Norms that follow the same vector ask for their scales
       and shifts in one product.
     join_power_iterations: Those of equal shapes are one batched product.
@@ -118,6 +121,7 @@ class Layout:
   weights_as_matrices: bool = None  # type: ignore[assignment]
   attention_anew: bool = None  # type: ignore[assignment]
   one_pass: bool = None  # type: ignore[assignment]
+  smaller_gram: bool = None  # type: ignore[assignment]
   join_projections: bool = None  # type: ignore[assignment]
   join_power_iterations: bool = None  # type: ignore[assignment]
   multiple: int = None  # type: ignore[assignment]

@@ -1,14 +1,16 @@
 """What weights cost, by hand."""
 
+import gin
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 from paragan_tf.game import regularizers
 
 KERNEL = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
 
 
-class RegularizersTest(tf.test.TestCase):
+class RegularizersTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.weights = [tf.Variable(KERNEL), tf.Variable([5.0, 5.0])]
@@ -19,6 +21,22 @@ class RegularizersTest(tf.test.TestCase):
   def test_orthogonal_counts_products_of_different_filters(self):
     # The columns' product is 1 * 2 + 3 * -1 = -1, twice in the matrix.
     self.assertAllClose(regularizers.orthogonal(0.1)(self.weights), 0.1 * 2.0)
+
+  @parameterized.parameters(([3, 3, 2, 40],), ([40, 5],), ([6, 6],))
+  def test_the_smaller_product_gives_the_same(self, shape):
+    w = tf.Variable(np.random.RandomState(0).randn(*shape))
+    found = []
+    for smaller in (True, False):
+      gin.bind_parameter("hardware.Layout.smaller_gram", smaller)
+      with tf.GradientTape() as tape:
+        penalty = regularizers.orthogonal(1.0)([w])
+      found.append([penalty, tape.gradient(penalty, w)])
+    gin.clear_config()
+    matrix = np.reshape(w, [-1, shape[-1]])
+    products = matrix.T @ matrix
+    expected = np.sum((products - np.diag(np.diag(products))) ** 2)
+    self.assertAllClose(found[0], found[1])
+    self.assertAllClose(found[0][0], expected)
 
   def test_an_orthogonal_kernel_is_free_whatever_its_size(self):
     weights = [tf.Variable([[3.0, 0.0], [0.0, 2.0]])]

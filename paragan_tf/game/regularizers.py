@@ -5,6 +5,8 @@ from typing import Callable, Sequence
 import gin
 import tensorflow as tf
 
+from paragan_tf.hardware import Layout
+
 # From a player's weights to a scalar.
 Regularizer = Callable[[Sequence[tf.Variable]], tf.Tensor]
 
@@ -29,18 +31,24 @@ def orthogonal(scale: float = 1e-4) -> Regularizer:
   each output.
   """
   _check(scale)
+  smaller = Layout().smaller_gram
 
   def penalty(weights):
     kernels = [w for w in weights if w.shape.rank > 1]
-    return scale * tf.add_n([_off_diagonal(w) for w in kernels])
+    return scale * tf.add_n([_off_diagonal(w, smaller) for w in kernels])
 
   return penalty
 
 
-def _off_diagonal(w: tf.Variable) -> tf.Tensor:
+def _off_diagonal(w: tf.Variable, smaller: bool) -> tf.Tensor:
   matrix = tf.reshape(w, [-1, w.shape[-1]])
-  products = tf.matmul(matrix, matrix, transpose_a=True)
-  diagonal = tf.linalg.diag_part(products)
+  if smaller and matrix.shape[0] < matrix.shape[1]:
+    # `W W^T` has the norm of `W^T W`, and may be a thousand times smaller.
+    products = tf.matmul(matrix, matrix, transpose_b=True)
+    diagonal = tf.reduce_sum(matrix**2, 0)
+  else:
+    products = tf.matmul(matrix, matrix, transpose_a=True)
+    diagonal = tf.linalg.diag_part(products)
   return tf.reduce_sum(products**2) - tf.reduce_sum(diagonal**2)
 
 

@@ -14,6 +14,7 @@ _OFF = {
   "weights_as_matrices": "False",
   "attention_anew": "False",
   "one_pass": "False",
+  "smaller_gram": "False",
   "join_projections": "False",
   "join_power_iterations": "False",
   "multiple": "1",
@@ -24,6 +25,7 @@ _PARTS = {
   "weights_as_matrices": "True",
   "attention_anew": "True",
   "one_pass": "True",
+  "smaller_gram": "True",
   "join_projections": "True",
   "join_power_iterations": "True",
 }
