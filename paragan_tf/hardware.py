@@ -81,7 +81,14 @@ class _Parts(NamedTuple):
 
 
 _PARTS = {
-  "tpu": _Parts("strided", "blocks", True, True),
+  "tpu": _Parts(
+    "strided",
+    "blocks",
+    True,
+    True,
+    join_projections=True,
+    join_power_iterations=True,
+  ),
   "gpu": _Parts("folded", "plain", True, False),
   "cpu": _Parts("folded", "product", True, False),
 }
@@ -107,7 +114,7 @@ class Layout:
       computed again on the way back and not kept.
     one_pass: D judges real and fake images in one pass.
     smaller_gram: The orthogonal penalty multiplies a kernel with itself on its
-      shorter side; the penalty is the same.
+      shorter side, and once less for the gradient.
     join_projections: Norms that follow the same vector ask for their scales
       and shifts in one product.
     join_power_iterations: Those of equal shapes are one batched product.

@@ -42,14 +42,29 @@ def orthogonal(scale: float = 1e-4) -> Regularizer:
 
 def _off_diagonal(w: tf.Variable, smaller: bool) -> tf.Tensor:
   matrix = tf.reshape(w, [-1, w.shape[-1]])
-  if smaller and matrix.shape[0] < matrix.shape[1]:
-    # `W W^T` has the norm of `W^T W`, and may be a thousand times smaller.
-    products = tf.matmul(matrix, matrix, transpose_b=True)
-    diagonal = tf.reduce_sum(matrix**2, 0)
-  else:
-    products = tf.matmul(matrix, matrix, transpose_a=True)
-    diagonal = tf.linalg.diag_part(products)
+  if smaller:
+    return _smaller_off_diagonal(matrix)
+  products = tf.matmul(matrix, matrix, transpose_a=True)
+  diagonal = tf.linalg.diag_part(products)
   return tf.reduce_sum(products**2) - tf.reduce_sum(diagonal**2)
+
+
+@tf.custom_gradient
+def _smaller_off_diagonal(w: tf.Tensor) -> tf.Tensor:
+  """Returns the same, by the smaller one of `W^T W` and `W W^T`.
+
+  Both have the same norm, and one may be a thousand times larger. The gradient
+  `4 (W W^T W - W diag)` is one more product; TensorFlow would make two.
+  """
+  by_rows = w.shape[0] < w.shape[1]
+  products = tf.matmul(w, w, transpose_a=not by_rows, transpose_b=by_rows)
+  diagonal = tf.reduce_sum(w**2, 0)
+
+  def grad(dy):
+    cubic = tf.matmul(products, w) if by_rows else tf.matmul(w, products)
+    return 4.0 * dy * (cubic - w * diagonal)
+
+  return tf.reduce_sum(products**2) - tf.reduce_sum(diagonal**2), grad
 
 
 def _check(scale: float) -> None:

@@ -16,7 +16,7 @@ from paragan_tf.nets.remat import move, read
 from paragan_tf.nets.wrapped import Wrapped
 from paragan_tf.types import Mode, Net
 
-_LARGEST = 1 << 16  # Entries of a matrix that is still worth a copy.
+_LARGEST = 1 << 18  # Entries of a matrix that is still worth a copy.
 
 
 class _Ready(threading.local):
