@@ -5,7 +5,7 @@ nothing is sent.
 """
 
 import contextlib
-from typing import ContextManager, List, Optional, Sequence, Union
+from typing import ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
@@ -160,13 +160,74 @@ def gathered(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
     value: What this replica gives, of the same size on all.
     timeout: As in `pairs.swapped`.
   """
-  if num_replicas() == 1:
+  num = num_replicas()
+  if num == 1:
     return value[tf.newaxis]
   context = tf.distribute.get_replica_context()
+  here = static_replica_id()
+  local = len(context.strategy.extended.worker_devices)
+  if here is not None and local < num and not tf.executing_eagerly():
+    # Over a wire, the strategy would gather the shapes first.
+    return gathered_among(value, range(num), here, timeout)
   options = tf.distribute.experimental.CommunicationOptions(
     timeout_seconds=timeout
   )
   return context.all_gather(tf.identity(value)[tf.newaxis], 0, options)
+
+
+# How often each replica has asked the others of a group, while traced: all of
+# the group count alike.
+_num_asked: Dict[Tuple[int, ...], int] = {}
+_tokens: Dict[Tuple[int, ...], tf.Tensor] = {}
+# Far from the group keys that `tf.distribute` counts from 1.
+_FIRST_KEY = 1 << 24
+
+
+def gathered_among(
+  value: tf.Tensor,
+  members: Sequence[int],
+  here: int,
+  timeout: Optional[float] = None,
+) -> tf.Tensor:
+  """Returns the vectors of two replicas, or of all, in order of their numbers.
+
+  Nobody else hears or waits. Traced.
+
+  Args:
+    value: What this replica gives, of the same size for all of them.
+    members: Who talks: two of the replicas, or all.
+    here: Which of them this one is.
+    timeout: As in `pairs.swapped`.
+  """
+  num, size = num_replicas(), len(members)
+  first, second = (0, 0) if size == num else sorted(members)
+  count = _num_asked[first, second, here] = (
+    _num_asked.get((first, second, here), 0) + 1
+  )
+  return tf.raw_ops.CollectiveGatherV2(
+    input=value[tf.newaxis],
+    group_size=size,
+    group_key=_FIRST_KEY + first * num + second,
+    instance_key=_FIRST_KEY + count,
+    # With none, or with one for all, one replica's part would have to end
+    # before the other's may start. What all say need not wait for what they
+    # said before, but where the device wants one order.
+    ordering_token=[
+      _token(first, second, here, count if size == num and _on_cpus() else 0)
+    ],
+    timeout_seconds=timeout or 0.0,
+  )
+
+
+def _token(*key: int) -> tf.Tensor:
+  if key not in _tokens:
+    with tf.init_scope():
+      _tokens[key] = tf.raw_ops.VarHandleOp(
+        dtype=tf.float32,
+        shape=[],
+        shared_name="among_{}_{}_{}_{}".format(*key),
+      )
+  return _tokens[key]
 
 
 class _Known:
@@ -184,9 +245,12 @@ def _copies_suffice() -> bool:
   if _num_shards() or static_replica_id() is None:
     return False
   extended = tf.distribute.get_strategy().extended
-  devices = extended.worker_devices
-  is_cpu = all("CPU:" in device.upper() for device in devices)
-  return is_cpu and len(devices) == num_replicas()
+  return _on_cpus() and len(extended.worker_devices) == num_replicas()
+
+
+def _on_cpus() -> bool:
+  devices = tf.distribute.get_strategy().extended.worker_devices
+  return all("CPU:" in device.upper() for device in devices)
 
 
 def _are_known(weights: Sequence[Weight]) -> bool:

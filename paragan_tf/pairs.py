@@ -4,7 +4,7 @@ Every function is for replica context, traced. With `collectives.py`, the only
 file that talks.
 """
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -12,8 +12,6 @@ from paragan_tf import collectives
 
 # Replicas that talk with each other, none of them in two pairs.
 Pairs = Sequence[Tuple[int, int]]
-# Far from the group keys that `tf.distribute` counts from 1.
-_FIRST_KEY = 1 << 24
 
 
 def swapped(
@@ -44,7 +42,7 @@ def swapped(
     if pair is None:
       received.append(tf.zeros_like(value))
     else:
-      rows = _gathered(value, pair, here, timeout)
+      rows = collectives.gathered_among(value, pair, here, timeout)
       received.append(rows[1 - sorted(pair).index(here)])
   return received
 
@@ -78,36 +76,3 @@ def distributed(
     for r, (own, other) in enumerate(zip(others, received))
   ]
   return received
-
-
-# How often each replica has asked its partner for something, while traced: both
-# of a pair count alike.
-_num_asked: Dict[Tuple[int, int, int], int] = {}
-_tokens: Dict[Tuple[int, int, int], tf.Tensor] = {}
-
-
-def _gathered(
-  value: tf.Tensor,
-  pair: Tuple[int, int],
-  here: int,
-  timeout: Optional[float] = None,
-) -> tf.Tensor:
-  """Returns the vectors of both of a pair, in order of their numbers."""
-  first, second = sorted(pair)
-  key = (first, second, here)
-  if key not in _tokens:
-    with tf.init_scope():
-      _tokens[key] = tf.raw_ops.VarHandleOp(
-        dtype=tf.float32, shape=[], shared_name="pair_{}_{}_{}".format(*key)
-      )
-  _num_asked[key] = _num_asked.get(key, 0) + 1
-  return tf.raw_ops.CollectiveGatherV2(
-    input=value[tf.newaxis],
-    group_size=2,
-    group_key=_FIRST_KEY + first * collectives.num_replicas() + second,
-    instance_key=_FIRST_KEY + _num_asked[key],
-    # One for each pair and replica: with none, or with a common one, one
-    # replica's part would have to end before the other's may start.
-    ordering_token=[_tokens[key]],
-    timeout_seconds=timeout or 0.0,
-  )

@@ -85,7 +85,7 @@ NUM_WEIGHTS = 200_000
 
 
 def sockets(strategy, folder, bindings):
-  """Writes how many bytes a step of each exchange gives and gets."""
+  """Writes what a step of each exchange gives and gets, and how it talks."""
   index = experiment.Processes(strategy).index
   found = {
     name: _bytes_per_step(strategy, EXCHANGES[name], index) for name in bindings
@@ -108,6 +108,9 @@ def _bytes_per_step(strategy, make, index, num_steps=99):
 
   run = tf.function(lambda: strategy.run(step), autograph=False)
   run()  # The first one agrees on keys.
+  # Neighbors may be a step behind.
+  experiment.Processes(strategy).wait()
+  time.sleep(0.3)
   before = _tcp_bytes()
   for _ in range(num_steps):
     run()
@@ -118,7 +121,9 @@ def _bytes_per_step(strategy, make, index, num_steps=99):
   with strategy.scope():
     told = made.num_bytes([w], [], 0), made.num_bytes_received([w], [], 0)
   digest = float(tf.reduce_sum(tf.cast(w, tf.float64) * np.arange(NUM_WEIGHTS)))
-  return [given / num_steps, got / num_steps, *told, digest]
+  ops = run.get_concrete_function().graph.get_operations()
+  talks = [op.type for op in ops if op.type.startswith("Collective")]
+  return [given / num_steps, got / num_steps, *told, talks, digest]
 
 
 def _tcp_bytes():

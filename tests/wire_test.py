@@ -80,7 +80,7 @@ class SocketsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(("ring", 1), ("two_rounds", 2))
   def test_a_ring_gives_two_models_a_round(self, name, rounds):
     for worker in self.found:
-      given, got, told, _, _ = worker[name]
+      given, got, told, *_ = worker[name]
       self.assert_near(given, 2 * rounds * MODEL, name)
       self.assert_near(got, 2 * rounds * MODEL, name)
       self.assert_near(told, 2 * rounds * MODEL, name)
@@ -93,7 +93,7 @@ class SocketsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_gather_brings_the_messages_of_all_others(self):
     for worker in self.found:
-      given, got, told, told_got, _ = worker["int8"]
+      given, got, told, told_got, *_ = worker["int8"]
       self.assert_near(told, MODEL / 4, "told")
       self.assert_near(got, told_got, "got")
       # A ring hands on what it gets.
@@ -101,9 +101,19 @@ class SocketsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_two_phases_bring_what_they_say(self):
     for worker in self.found:
-      _, got, _, told_got, _ = worker["two_phase"]
+      _, got, _, told_got, *_ = worker["two_phase"]
       self.assert_near(got, told_got, "got")
       self.assertLess(got, 0.55 * worker["int8"][1])
+
+  @parameterized.parameters(
+    # One message each: shapes are known, and not asked for.
+    ("int8", ["CollectiveGatherV2"]),
+    ("ring", ["CollectiveGatherV2"] * 2),
+    ("all_reduce", ["CollectiveReduceV2"]),
+  )
+  def test_nothing_is_said_beside(self, name, expected):
+    for worker in self.found:
+      self.assertEqual(worker[name][-2], expected)
 
   @parameterized.parameters("int8", "two_phase", "all_reduce")
   def test_weights_are_the_same_on_all_bit_for_bit(self, name):

@@ -11,7 +11,15 @@ from typing import Dict, Optional
 from absl import flags
 
 from tools import cli
-from tools.suites import apart, backbones, engines, inputs, layouts, step
+from tools.suites import (
+  apart,
+  backbones,
+  engines,
+  inputs,
+  layouts,
+  step,
+  wire,
+)
 from tools.suites.suite import Options, Suite
 
 SUITES: Dict[str, Suite] = {
@@ -21,6 +29,7 @@ SUITES: Dict[str, Suite] = {
   "backbones": backbones.run,
   "input": inputs.run,
   "layout": layouts.run,
+  "wire": wire.run,
 }
 
 _SUITE = flags.DEFINE_string(

@@ -1,0 +1,188 @@
+"""Links between processes: as late and as slow as they are told to be."""
+
+import contextlib
+import functools
+import json
+import math
+import socket
+import struct
+import threading
+import time
+
+import tensorflow as tf
+
+from tools.suites import link_check
+from tools.suites.link import Link, Links
+from tools.suites.workers import Worker, closing
+
+MBIT = 1e6 / 8
+
+
+class LinkTest(tf.test.TestCase):
+  """A machine with moods is late, never early: the best of some tries counts.
+
+  The links are a process, as in the benchmark: its thread would wait for ours.
+  """
+
+  def setUp(self):
+    super().setUp()
+    self.links = Worker("links", functools.partial(Links, 3))
+    self.enter_context(closing([self.links]))
+    for i in (1, 2):
+      real = self.links.ask("address", i, i)
+      self.enter_context(link_check.peer(real))
+
+  def address(self, j, i):
+    return self.links.ask("address", j, i)
+
+  def best_rate(self, addresses, rate, num_bytes, latency=0.0, times=1):
+    """Returns the best of a few tries, until it is what was asked for."""
+    self.links.ask("set", Link(latency, rate))
+    best = 0.0
+    for _ in range(8):
+      best = max(best, link_check.bulk_rate(addresses, num_bytes) / rate)
+      if best > 0.95 * times:
+        break
+    return best
+
+  def test_a_word_takes_the_latency_each_way(self):
+    for latency in (0.02, 0.05):
+      self.links.ask("set", Link(latency))
+      best = math.inf
+      with link_check.connected(self.address(0, 1)) as connection:
+        for _ in range(60):
+          started = time.perf_counter()
+          link_check.give(connection, 0)
+          best = min(best, time.perf_counter() - started)
+          if best < 1.08 * 2 * latency:
+            break
+      self.assertBetween(best, 2 * latency, 1.1 * 2 * latency)
+
+  def test_bytes_take_as_long_as_the_rate_says(self):
+    rate = 40 * MBIT
+    found = self.best_rate([self.address(0, 1)], rate, 2_000_000)
+    self.assertBetween(found, 0.9, 1.1)
+
+  def test_latency_does_not_cost_rate(self):
+    rate = 40 * MBIT
+    address = self.address(0, 1)
+    found = self.best_rate([address], rate, 8_000_000, latency=0.03)
+    self.assertBetween(found, 0.9, 1.1)
+
+  def test_connections_share_a_worker_s_uplink(self):
+    both = [self.address(0, 1), self.address(0, 2)]
+    found = self.best_rate(both, 40 * MBIT, 1_000_000)
+    self.assertBetween(found, 0.9, 1.1)
+
+  def test_and_its_downlink(self):
+    both = [self.address(0, 2), self.address(1, 2)]
+    found = self.best_rate(both, 40 * MBIT, 1_000_000)
+    self.assertBetween(found, 0.9, 1.1)
+
+  def test_up_and_down_are_apart_and_so_are_workers(self):
+    both = [self.address(0, 1), self.address(1, 2)]
+    found = self.best_rate(both, 40 * MBIT, 1_000_000, times=2)
+    self.assertBetween(found, 1.8, 2.2)
+
+  def test_who_is_not_there_yet_refuses(self):
+    with self.assertRaises(ConnectionRefusedError):
+      socket.create_connection(self.address(1, 0), timeout=1.0)
+    with link_check.peer(self.address(0, 0)):
+      link_check.connected(self.address(1, 0)).close()
+
+
+class EndsTest(tf.test.TestCase):
+  """The ends of connections, with links of this process."""
+
+  def setUp(self):
+    super().setUp()
+    self.links = Links(2)
+    self.closed = False
+    self.server = socket.create_server(self.links.address(1, 1))
+    self.enter_context(self.server)
+    self.addCleanup(self.close)
+
+  def close(self):
+    if not self.closed:
+      self.links.close()
+    self.closed = True
+
+  def pair(self):
+    """Returns both ends of a new connection."""
+    ends = []
+
+    def accept():
+      while not ends:
+        end, _ = self.server.accept()
+        with contextlib.suppress(OSError):
+          if end.recv(1) == b"!":  # Else it looked whether we answer.
+            ends.append(end)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    client = link_check.connected(self.links.address(0, 1))
+    client.sendall(b"!")
+    thread.join()
+    for end in (client, ends[0]):
+      end.settimeout(5.0)
+      self.enter_context(end)
+    return client, ends[0]
+
+  def test_one_may_end_and_the_other_go_on(self):
+    client, server = self.pair()
+    client.sendall(b"question")
+    client.shutdown(socket.SHUT_WR)
+    self.assertEqual(server.recv(8, socket.MSG_WAITALL), b"question")
+    self.assertEqual(server.recv(1), b"")
+    server.sendall(b"answer")
+    server.close()
+    self.assertEqual(client.recv(6, socket.MSG_WAITALL), b"answer")
+    self.assertEqual(client.recv(1), b"")
+
+  def test_who_breaks_off_breaks_nothing_else(self):
+    other = self.pair()
+    client, server = self.pair()
+    linger = struct.pack("ii", 1, 0)  # Without a last word.
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    server.close()
+    self.assertEqual(client.recv(1), b"")
+    other[0].sendall(b"still")
+    self.assertEqual(other[1].recv(5, socket.MSG_WAITALL), b"still")
+
+  def test_all_bytes_come_and_in_order(self):
+    self.links.set(Link(0.001, 800 * MBIT))
+    client, server = self.pair()
+    sent = bytes(range(256)) * 4000
+    thread = threading.Thread(target=client.sendall, args=(sent,))
+    thread.start()
+    got = b""
+    while len(got) < len(sent):
+      got += server.recv(1 << 16)
+    thread.join()
+    self.assertEqual(got, sent)
+
+  def test_closing_cuts_everything(self):
+    client, server = self.pair()
+    self.close()
+    for end in (client, server):
+      self.assertEqual(end.recv(1), b"")
+    with self.assertRaises(ConnectionRefusedError):
+      socket.create_connection(self.links.address(0, 0))
+    self.assertFalse(self.links._thread.is_alive())
+
+  def test_each_finds_itself_at_its_real_address_only(self):
+    found = [json.loads(x["TF_CONFIG"]) for x in self.links.environments()]
+    self.assertEqual([x["task"]["index"] for x in found], [0, 1])
+    first, second = (x["cluster"]["worker"] for x in found)
+    self.assertEqual(second[1], "{}:{}".format(*self.links.address(1, 1)))
+    self.assertLen({*first, *second}, 4)
+
+  def test_without_limits_nothing_is_held_back(self):
+    self.assertEqual(Link(), Link(0.0, math.inf))
+    client, server = self.pair()
+    client.sendall(b"now")
+    self.assertEqual(server.recv(3, socket.MSG_WAITALL), b"now")
+
+
+if __name__ == "__main__":
+  tf.test.main()

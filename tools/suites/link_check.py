@@ -1,0 +1,111 @@
+"""What links really give: `link.Links` measured with plain sockets.
+
+with peer(links.address(1, 1)):             # somebody who answers
+  seconds = round_trip(links.address(0, 1))
+  rate = bulk_rate([links.address(0, 1)], num_bytes)
+"""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from typing import Iterator, List, Sequence, Tuple
+
+Address = Tuple[str, int]
+_SIZE = struct.Struct("<q")
+_PIECE = 1 << 20
+
+
+@contextlib.contextmanager
+def peer(address: Address) -> Iterator[None]:
+  """Lets somebody answer there.
+
+  He takes as many bytes as he is told, then says that he has them.
+  """
+  server = socket.create_server(address, backlog=64)
+  threading.Thread(target=_answer, args=(server,), daemon=True).start()
+  try:
+    yield
+  finally:
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+
+
+def connected(address: Address, seconds: float = 5.0) -> socket.socket:
+  """Returns a connection, as soon as there is somebody to connect to."""
+  deadline = time.monotonic() + seconds
+  while True:
+    try:
+      connection = socket.create_connection(address, timeout=seconds)
+    except OSError:
+      if time.monotonic() > deadline:
+        raise
+      time.sleep(0.01)
+      continue
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def round_trip(address: Address, num_times: int = 21) -> float:
+  """Returns the median of the seconds that a word and its answer take."""
+  times = []
+  with connected(address) as connection:
+    for _ in range(num_times + 1):
+      started = time.perf_counter()
+      give(connection, 0)
+      times.append(time.perf_counter() - started)
+  return sorted(times[1:])[num_times // 2]  # The first one connects.
+
+
+def bulk_rate(addresses: Sequence[Address], num_bytes: int) -> float:
+  """Returns the bytes a second of all connections at once.
+
+  The first half of them is not timed.
+  """
+  connections: List[socket.socket] = [connected(a) for a in addresses]
+  rate = 0.0
+  for _ in range(2):
+    started = time.perf_counter()
+    threads = [
+      threading.Thread(target=give, args=(connection, num_bytes // 2))
+      for connection in connections
+    ]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    seconds = time.perf_counter() - started
+    rate = len(connections) * (num_bytes // 2) / seconds
+  for connection in connections:
+    connection.close()
+  return rate
+
+
+def give(connection: socket.socket, num_bytes: int) -> None:
+  """Gives that many bytes, and waits until they are known to be there."""
+  connection.sendall(_SIZE.pack(num_bytes))
+  piece = memoryview(bytes(min(num_bytes, _PIECE)))
+  left = num_bytes
+  while left:
+    left -= connection.send(piece[: min(left, _PIECE)])
+  if not connection.recv(1):
+    raise ConnectionError("The other side has gone.")
+
+
+def _answer(server: socket.socket) -> None:
+  with contextlib.suppress(OSError):
+    while True:
+      connection, _ = server.accept()
+      connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+      threading.Thread(target=_swallow, args=(connection,), daemon=True).start()
+
+
+def _swallow(connection: socket.socket) -> None:
+  room = bytearray(_PIECE)
+  with connection, contextlib.suppress(OSError):
+    while head := connection.recv(_SIZE.size, socket.MSG_WAITALL):
+      (left,) = _SIZE.unpack(head)
+      while left:
+        left -= connection.recv_into(room, min(left, _PIECE))
+      connection.sendall(b".")

@@ -1,0 +1,118 @@
+"""What is learned while little is said: suite `wire` with `--quality`.
+
+The embedded set, DCGAN, the Frechet distance on the embedded classifier. Four
+logical replicas of one process, both players at the same time with optimistic
+Adam, the same number of steps for all:
+
+    central           gradients averaged at every step
+    gossip            weights mixed with the neighbors' on a ring
+    gossip_by_label   the same, and no class is seen by two replicas
+    dq8, dq4, top1    updates in 8 bits, in 4, the largest 1 %
+"""
+
+import functools
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from tools.suites.ours import load
+from tools.suites.rounds import say
+from tools.suites.wire_sides import GOSSIP, QUANTIZED, TOP
+from tools.suites.workers import Worker, ask_all, closing
+
+_GIN_FILE = "gin/runs/fashion.gin"
+_CENTRAL = ("gin/policy/optimistic.gin",)
+_BASE = (
+  "from paragan_tf.data import input_fn",
+  "from paragan_tf.sync import compress",
+  "Experiment.schedule = @schedule.Simultaneous",
+  "Experiment.batch_size = 128",
+  "dcgan.Generator.width = 16",
+  "dcgan.Discriminator.width = 16",
+  "g/OptimisticAdam.learning_rate = 5e-4",
+  "d/OptimisticAdam.learning_rate = 5e-4",
+)
+# Name: title, gin files, gin bindings.
+SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
+  "central": ("all-reduce", _CENTRAL, ()),
+  "gossip": ("ring gossip", GOSSIP, ()),
+  "gossip_by_label": (
+    "ring gossip, classes apart",
+    GOSSIP,
+    ("InputFn.by_label = True",),
+  ),
+  "dq8": ("DQGAN, 8 bits", QUANTIZED, ()),
+  "dq4": ("DQGAN, 4 bits", QUANTIZED, ("Stochastic.bits = 4",)),
+  "top1": ("DQGAN, largest 1 %", QUANTIZED, TOP),
+}
+_SEEDS = (0, 1, 2)
+_NUM_REPLICAS = 4
+
+
+class Quality(NamedTuple):
+  """What was learned: after how many steps, and a distance a seed."""
+
+  num_steps: int
+  distances: Dict[str, np.ndarray]
+
+
+class Replicas:
+  """A run on logical CPU devices of one process."""
+
+  def __init__(self, files: Sequence[str], bindings: Sequence[str]):
+    module = load((*_BASE, *bindings), files, _GIN_FILE)
+    wish = module.strategies.Wish(num_cpu_replicas=_NUM_REPLICAS)
+    self._experiment: Any = module.Experiment(module.strategies.choose(wish)[0])
+    self._inner_loop = self._experiment.inner_loop(0)
+
+  def distance(self, num_steps: int, num_samples: int = 2000) -> float:
+    """Trains; returns the Frechet distance of what all have learned."""
+    self._inner_loop(num_steps)
+    self._experiment.consolidate()
+    values = self._experiment.evaluation.measure(num_samples)
+    return next(v.value for v in values if v.name == "frechet")
+
+
+def run(quick: bool) -> Quality:
+  """Trains all sides with all seeds."""
+  num_steps = 400 if quick else 1200
+  rows: Dict[str, List[float]] = {name: [] for name in SIDES}
+  for seed in _SEEDS:
+    say(f"Seed {seed} of {_SEEDS}: {len(SIDES)} sides, {num_steps} steps.")
+    for name, distance in learn(seed, num_steps, tuple(SIDES)).items():
+      rows[name].append(distance)
+  return Quality(num_steps, {n: np.array(row) for n, row in rows.items()})
+
+
+def learn(seed: int, num_steps: int, names: Sequence[str]) -> Dict[str, float]:
+  """Returns the distance of each side after so many steps."""
+  workers = {}
+  for name in names:
+    _, files, more = SIDES[name]
+    bindings = (f"Experiment.seed = {seed}", *more)
+    make = functools.partial(Replicas, files, bindings)
+    workers[name] = Worker(name, make)
+  with closing(workers.values()):
+    return dict(zip(names, ask_all(workers.values(), "distance", num_steps)))
+
+
+def gather(quality: Quality) -> Dict[str, float]:
+  """Returns the flat figures: mean and deviation over seeds."""
+  figures: Dict[str, float] = {"quality_num_steps": quality.num_steps}
+  for name, distances in quality.distances.items():
+    figures[f"{name}_frechet"] = float(distances.mean())
+    figures[f"{name}_frechet_std"] = float(distances.std(ddof=1))
+  return figures
+
+
+def table(figures: Dict[str, float]) -> str:
+  """Returns the figures as lines."""
+  num_steps = figures["quality_num_steps"]
+  lines = [
+    f"{_NUM_REPLICAS} replicas, {num_steps:.0f} steps, {len(_SEEDS)} seeds",
+    f"{'':30}Frechet distance",
+  ]
+  for name, (title, _, _) in SIDES.items():
+    mean, deviation = (figures[f"{name}_frechet{x}"] for x in ("", "_std"))
+    lines.append(f"{title:30}{mean:.1f} +- {deviation:.1f}")
+  return "\n".join(lines)
