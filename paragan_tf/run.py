@@ -24,6 +24,9 @@ _FREE = (
   "encoded.Streaming.cache_bytes",
   "encoded.Streaming.max_",
   "encoded.Streaming.min_",
+  # How something is computed, not what.
+  "hardware.Layout.",
+  "Layout.",
 )
 
 

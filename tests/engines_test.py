@@ -101,6 +101,7 @@ class EnginesTest(tf.test.TestCase, parameterized.TestCase):
   def test_all_engines_come_to_the_same_values(self):
     self.assert_engines_agree(run_test.LINEAR, ENGINES)
 
+  @pytest.mark.soak
   def test_they_do_so_with_a_penalty_that_is_rarely_due(self):
     rare = (
       "from paragan_tf.game import augment",

@@ -70,13 +70,12 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_what_must_be_exact_is_float32_in_the_whole_step(self):
     config.load(
-      ["gin/runs/benchmark_step.gin", "gin/nets/biggan.gin"],
+      ["gin/runs/benchmark_step.gin", "gin/nets/sagan.gin"],
       [
         "player.precision = 'bfloat16'",
         "Experiment.batch_size = 2",
-        "biggan.Generator.width = 4",
-        "biggan.Discriminator.width = 4",
-        "norms.BatchNorm.group_size = 1",
+        "sagan.Generator.width = 8",
+        "sagan.Discriminator.width = 8",
       ],
     )
     made = experiment.Experiment(tf.distribute.get_strategy())

@@ -199,6 +199,7 @@ class Conv(tf.Module):
       raise ValueError(
         f"`resize` of a `Conv` must be None, 'up' or 'down', got {resize!r}."
       )
+    self.resize = resize
     chosen, shape = Layout(), [size, size, inputs, outputs]
     self.before, self.after, conv = layout.parts(chosen, shape, resize)
     self.conv = layout.aligned(conv, chosen.multiple)
