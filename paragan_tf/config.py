@@ -43,13 +43,14 @@ def differences(
   Args:
     old: A config as `operative` returned it.
     new: Another one.
-    ignored: Prefixes of names that may differ.
+    ignored: Prefixes of names, in any scope, that may differ.
   """
   before, after = _bindings(old), _bindings(new)
   rows = []
   for name in sorted(before.keys() | after.keys()):
     values = before.get(name, "(not set)"), after.get(name, "(not set)")
-    if values[0] != values[1] and not name.startswith(tuple(ignored)):
+    plain_name = name.split("/")[-1]
+    if values[0] != values[1] and not plain_name.startswith(tuple(ignored)):
       rows.append((name, *values))
   return rows
 

@@ -15,9 +15,10 @@ from paragan_tf.engine.estimator import (
   make_estimator,
   make_input_fn,
 )
+from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.sampling import Sampler
-from paragan_tf.engine.step import Player, Step
+from paragan_tf.engine.step import Step
 from paragan_tf.evaluation import Evaluation
 from paragan_tf.game import losses
 from paragan_tf.game.augment import Augment
@@ -53,7 +54,8 @@ def player(
 ) -> Player:
   """Makes one player; gin scope `g/` or `d/` says which.
 
-  `precision` is that of activations and products: `float32` or `bfloat16`.
+  `precision` is that of activations and products: `float32`, `bfloat16`, or
+  `auto`, the fastest of the hardware that trains well.
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
@@ -339,8 +341,11 @@ class Experiment:
 
 
 def _laid_out(net: Net, precision: str) -> Net:
-  if hardware.Layout().join_power_iterations:
+  layout = hardware.Layout()
+  if layout.join_power_iterations:
     net = Joined(net)
+  if precision == "auto":
+    precision = hardware.profile(layout.hardware).precision
   return in_precision(net, precision)
 
 

@@ -24,8 +24,6 @@ class Profile(NamedTuple):
     kind: `tpu`, `gpu` or `cpu`.
     lanes: What the last axis is filled up to, 1 if nothing is.
     sublanes: Likewise the axis before it, for numbers of 4 bytes.
-    multiple: What channels must divide by for the fast units to be used; 1
-      where the compiler sees to it.
     precision: The fastest that trains well.
     memory: Bytes.
     hertz: Of its clock, 0 where it varies.
@@ -35,7 +33,6 @@ class Profile(NamedTuple):
   kind: str
   lanes: int
   sublanes: int
-  multiple: int
   precision: str
   memory: int
   hertz: float = 0.0
@@ -43,7 +40,7 @@ class Profile(NamedTuple):
 
 
 def _tpu(gib: int, hertz: float, flops: float) -> Profile:
-  return Profile("tpu", 128, 8, 1, "bfloat16", gib * _GIB, hertz, flops)
+  return Profile("tpu", 128, 8, "bfloat16", gib * _GIB, hertz, flops)
 
 
 # Of a TPU v4 or v5p, both cores of a chip are one.
@@ -55,10 +52,10 @@ PROFILES = {
   "tpu_v5p": _tpu(95, 1.75e9, 459e12),
   "tpu_v6e": _tpu(32, 1.75e9, 918e12),
   # Its half precision is float16, which does not train without scaling.
-  "gpu_v100": Profile("gpu", 1, 1, 1, "float32", 16 * _GIB, 0.0, 15.7e12),
-  "gpu_a100": Profile("gpu", 1, 1, 8, "bfloat16", 40 * _GIB, 0.0, 312e12),
-  "gpu_h100": Profile("gpu", 1, 1, 8, "bfloat16", 80 * _GIB, 0.0, 989e12),
-  "cpu": Profile("cpu", 1, 1, 1, "float32", 0),
+  "gpu_v100": Profile("gpu", 1, 1, "float32", 16 * _GIB, 0.0, 15.7e12),
+  "gpu_a100": Profile("gpu", 1, 1, "bfloat16", 40 * _GIB, 0.0, 312e12),
+  "gpu_h100": Profile("gpu", 1, 1, "bfloat16", 80 * _GIB, 0.0, 989e12),
+  "cpu": Profile("cpu", 1, 1, "float32", 0),
 }
 # What a kind stands for while the very chip is not known.
 _TYPICAL = {"tpu": "tpu_v3", "gpu": "gpu_a100", "cpu": "cpu"}
@@ -78,6 +75,7 @@ class _Parts(NamedTuple):
   smaller_gram: bool = True
   join_projections: bool = False
   join_power_iterations: bool = False
+  multiple: int = 1
 
 
 _PARTS = {
@@ -119,7 +117,8 @@ class Layout:
       and shifts in one product.
     join_power_iterations: Those of equal shapes are one batched product.
     multiple: Channels, latent and batch of every product are filled up to
-      multiples of it.
+      multiples of it. Compilers do that by themselves, so nowhere unless asked:
+      fast units of a GPU want 8 in bfloat16, which was not tried.
   """
 
   hardware: str = "auto"
@@ -138,8 +137,6 @@ class Layout:
     for name, value in _PARTS[found.kind]._asdict().items():
       if getattr(self, name) is None:
         object.__setattr__(self, name, value)
-    if self.multiple is None:
-      object.__setattr__(self, "multiple", found.multiple)
     for name, known in (("resizes", RESIZES), ("image_ends", IMAGE_ENDS)):
       if getattr(self, name) not in known:
         raise ValueError(

@@ -53,7 +53,7 @@ def variables() -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     for name in ("normal_init", "glorot_init", "orthogonal_init"):
       stack.enter_context(mock.patch.object(layers, name, no_init))
-    stack.enter_context(mock.patch.object(layers, "_unit", lambda x: x))
+    stack.enter_context(mock.patch.object(layers, "unit", lambda x: x))
     stack.enter_context(tf.variable_creator_scope(make))
     yield
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.engine.step import Player, Step
+from paragan_tf.engine.player import Player
+from paragan_tf.engine.step import Step
 from paragan_tf.game import losses, optimizers, schedule, turns
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import adapted

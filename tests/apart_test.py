@@ -10,7 +10,8 @@ from tensorflow.python.tpu import tpu_function
 from paragan_tf import collectives
 from paragan_tf.engine import strategies
 from paragan_tf.engine.apart import Apart
-from paragan_tf.engine.step import Player, Step
+from paragan_tf.engine.player import Player
+from paragan_tf.engine.step import Step
 from paragan_tf.game import (
   losses,
   noise,

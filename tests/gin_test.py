@@ -93,7 +93,10 @@ class ConfigTest(tf.test.TestCase):
     self.assertEqual(rows, [("a.x", "1", "2"), ("c.w", "(not set)", "None")])
 
   def test_free_names_may_differ(self):
-    self.assertEmpty(config.differences("a.x = 1\n", "a.x = 2\n", ["a."]))
+    for scope in ("", "g/"):
+      old, new = (f"{scope}a.x = {value}\n" for value in (1, 2))
+      self.assertEmpty(config.differences(old, new, ["a."]))
+      self.assertLen(config.differences(old, new, ["b."]), 1)
 
   def test_scopes_are_told_apart(self):
     rows = config.differences("g/a.x = 1\n", "d/a.x = 1\n")

@@ -7,7 +7,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.python.tpu import tpu_function
 
-from paragan_tf.engine import step, strategies
+from paragan_tf.engine import strategies
+from paragan_tf.engine.player import Player
 from paragan_tf.game import optimistic
 from paragan_tf.nets import linear
 from paragan_tf.sync import gossip, topology
@@ -100,7 +101,7 @@ class MixingTest(tf.test.TestCase, parameterized.TestCase):
       net = linear.Discriminator(testing.SPEC, 0, spectral=True, name="d")
       optimizer = optimistic.OptimisticAdam(name="o")
       optimizer.init(net.trainable_variables)
-      state = step._state(step.Player(net, optimizer, exchange))
+      state = Player(net, optimizer, exchange).state
       return {v.name.split("/")[-1] for v in state}
 
     self.assertEqual(mixed("local", "local"), set())

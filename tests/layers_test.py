@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.nets import layers
+from paragan_tf.nets import layers, layout
 from paragan_tf.types import Mode
 from tests import testing
 
@@ -113,12 +113,12 @@ class ConvTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_upsample_and_pool(self):
     x = tf.constant([[1.0, 2.0], [3.0, 6.0]])[None, :, :, None]
-    up = layers.upsample(x)[0, :, :, 0]
+    up = layout.upsample(x)[0, :, :, 0]
     self.assertAllEqual(
       up, [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 6, 6], [3, 3, 6, 6]]
     )
-    self.assertAllEqual(layers.pool(x)[0, :, :, 0], [[3.0]])
-    self.assertAllEqual(layers.pool(layers.upsample(x)), x)
+    self.assertAllEqual(layout.pool(x)[0, :, :, 0], [[3.0]])
+    self.assertAllEqual(layout.pool(layout.upsample(x)), x)
 
   def test_the_gradient_of_upsampling_compiles(self):
     x, dy = tf.constant(random(2, 2, 3, 2)), random(2, 4, 6, 2)
@@ -129,7 +129,7 @@ class ConvTest(tf.test.TestCase, parameterized.TestCase):
         y = up(x)
       return tape.gradient(y, x, dy)
 
-    ours = tf.function(lambda: grad(layers.upsample), jit_compile=True)()
+    ours = tf.function(lambda: grad(layout.upsample), jit_compile=True)()
     self.assertAllClose(ours, grad(repeated), rtol=1e-5)
 
 

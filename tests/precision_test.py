@@ -136,6 +136,20 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     logs = made.inner_loop(0)(1)
     self.assertTrue(np.isfinite(logs["d/loss"]))
 
+  def test_auto_is_the_precision_of_the_hardware(self):
+    config.load(
+      ["gin/runs/fashion.gin"],
+      [
+        "experiment.player.precision = 'auto'",
+        "from paragan_tf import hardware",
+        "d/hardware.Layout.hardware = 'tpu_v3'",
+      ],
+    )
+    made = experiment.Experiment(tf.distribute.OneDeviceStrategy("/cpu:0"))
+    g, d = (made.step.players[who].net for who in "gd")
+    self.assertNotIsInstance(g, precision.Precise)
+    self.assertEqual(d.dtype, tf.bfloat16)
+
   def test_an_unknown_precision_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`precision` must be .* 'half'"):
       precision.in_precision(None, "half")

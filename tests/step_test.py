@@ -5,7 +5,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
-from paragan_tf.engine.step import MOVES, Player, Step
+from paragan_tf.engine.player import Player
+from paragan_tf.engine.step import MOVES, Step
 from paragan_tf.game import (
   consistency,
   losses,

@@ -13,7 +13,7 @@ import tempfile
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tools.tpu import environment, figures, programs
+from tools.tpu import environment, export, figures, programs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SMALL = (
@@ -70,9 +70,13 @@ class ProgramsTest(tf.test.TestCase, parameterized.TestCase):
 class ReportTest(tf.test.TestCase, parameterized.TestCase):
   def rows(self):
     return [
-      figures.Row("step_off", seconds=0.3, roofline=0.2, hbm_bytes=10),
-      figures.Row("step_layout", seconds=0.2, roofline=0.16, hbm_bytes=8),
-      figures.Row("step_bfloat16", seconds=0.15, roofline=0.1, hbm_bytes=6),
+      figures.Row("step_off", seconds=0.3, seconds_by_cycles=0.2, hbm_bytes=10),
+      figures.Row(
+        "step_layout", seconds=0.2, seconds_by_cycles=0.16, hbm_bytes=8
+      ),
+      figures.Row(
+        "step_bfloat16", seconds=0.15, seconds_by_cycles=0.1, hbm_bytes=6
+      ),
     ]
 
   def test_gains(self):
@@ -80,8 +84,8 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     expected = {
       "gain_time": 2.0,
       "gain_time_layout_only": 1.5,
-      "gain_roofline": 2.0,
-      "gain_roofline_layout_only": 1.25,
+      "gain_cycles": 2.0,
+      "gain_cycles_layout_only": 1.25,
       "hbm_ratio": 0.6,
       "hbm_bytes": 6,
       "hbm_limit_bytes": 16 * 1024**3,
@@ -96,13 +100,35 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       for who, scale in (("g", 1.0), ("d", 2.0))
       for name, seconds in (("off", 3.0), ("layout", 2.0), ("bfloat16", 1.0))
     ]
-    rows = [r._replace(roofline=1.0) for r in rows]
+    rows = [r._replace(seconds_by_cycles=1.0) for r in rows]
     rows.append(figures.Row("g_only_resizes", error="too <large>"))
     report = figures.Report("v3:2x2", "tpu_v3", rows)
     self.assertAlmostEqual(report.json()["gain_time"], 3.0)
     self.assertIn("too <large>", report.text())
     self.assertIn("too &lt;large&gt;", report.html())
     self.assertIn("stimates of the TPU compiler", report.html())
+
+  def test_a_row_is_read_from_what_the_compiler_wrote(self):
+    path = pathlib.Path(tempfile.mkdtemp(), "step_off.hlo")
+    path.with_suffix(".txt").write_text(TEXT)
+    gib = 1024**3
+    said = {
+      "flops": 1e9,
+      "bytes": 1e8,
+      "optimal_seconds": 0.25 - programs.num_halves(TEXT),
+      "argument_bytes": 4 * gib,
+      "output_bytes": 3 * gib,
+      "alias_bytes": 3 * gib,
+      "temp_bytes": 2 * gib,
+      "code_bytes": 0,
+    }
+    path.with_suffix(".json").write_text(json.dumps(said))
+    row = figures.row("step_off", path, 4, "tpu_v3")
+    self.assertAlmostEqual(row.seconds, 0.25)
+    self.assertAlmostEqual(row.seconds_by_cycles, 120 / 0.94e9)
+    self.assertEqual(row.hbm_bytes, 6 * gib)
+    # Half a GB an image, 12 GB left: in whole rows of eight.
+    self.assertEqual((row.images, row.images_fitting), (4, 24))
 
   def test_an_unknown_tpu_is_refused(self):
     for topology in ("v9:2x2", "v3", "cpu:1"):
@@ -141,6 +167,26 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("PARAGAN_TPU_ENV", last)
 
   @parameterized.named_parameters(
+    ("variant", ["--only=both"], "`--only` must be one of off, .*'both'"),
+    ("file", ["--json=/no/where/x.json"], "`--json` .* make '/no/where' first"),
+    ("topology", ["--topology=v3"], "`--topology` .* 'v3'"),
+  )
+  def test_wrong_flags_are_told_before_the_work(self, more, words):
+    done = run("tools.tpu_report", *SMALL, *more, PARAGAN_TPU_ENV="/proc/no")
+    self.assertEqual(done.returncode, 2)
+    (line,) = done.stderr.strip().splitlines()
+    self.assertRegex(line, f"^Error: {words}")
+
+  @parameterized.named_parameters(
+    ("cores", {"num_cores": 7}, "`--cores` must divide the run's batch of 16"),
+    ("roles", {"role": "g", "num_cores": 8}, "`--roles` needs .*`Sequential`"),
+  )
+  def test_what_cannot_be_exported_is_refused(self, more, words):
+    program = export.Program(["gin/runs/smoke.gin"], **more)
+    with self.assertRaisesRegex(ValueError, words):
+      export.export(program)
+
+  @parameterized.named_parameters(
     *((kind, kind) for kind in ("v3:2x2", "v5e:2x2"))
   )
   def test_a_small_step_compiles(self, topology):
@@ -163,8 +209,9 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     for row in (off, half):
       self.assertIsNone(row["error"])
       self.assertGreater(row["seconds"], 0)
-      self.assertGreater(row["roofline"], 0)
-      self.assertLess(row["roofline"], 1)
+      self.assertLess(row["seconds"], 1)
+      self.assertGreater(row["seconds_by_cycles"], 0)
+      self.assertGreaterEqual(row["images_fitting"], row["images"])
       self.assertLess(row["hbm_bytes"], found["hbm_limit_bytes"])
     self.assertLess(half["bytes"], off["bytes"])
 

@@ -4,9 +4,7 @@ python -m tools.benchmark --suite=step --quick --json=step.json
 python -m tools.benchmark --suite=async --json=async.json --png=async.png
 """
 
-import json
-import os
-from typing import Dict, Optional
+from typing import Dict
 
 from absl import flags
 
@@ -43,6 +41,9 @@ _QUALITY = flags.DEFINE_bool(
   False,
   "Measures only what is learned, not how fast; 15 minutes with --quick.",
 )
+_ONLY = flags.DEFINE_list(
+  "only", [], "These sides only, where one learns after the other."
+)
 _JSON = flags.DEFINE_string("json", None, "File for the figures.")
 _PNG = flags.DEFINE_string("png", None, "File for the plot, if there is one.")
 
@@ -51,12 +52,12 @@ def main():
   """Reads the flags, measures, and says what came out."""
   suite = cli.checked(lambda: _suite(_SUITE.value))
   for flag in (_JSON, _PNG):
-    cli.checked(lambda flag=flag: _check_file(flag.name, flag.value))
-  options = Options(_QUICK.value, _QUALITY.value)
+    cli.checked(lambda flag=flag: cli.check_file(flag.name, flag.value))
+  options = Options(_QUICK.value, _QUALITY.value, tuple(_ONLY.value))
   result = cli.checked(lambda: suite(options))
   print(result.table)
   if _JSON.value:
-    cli.checked(lambda: _write(_JSON.value, result.figures))
+    cli.checked(lambda: cli.write_json("json", _JSON.value, result.figures))
   if _PNG.value and result.draw:
     result.draw(_PNG.value)
 
@@ -67,37 +68,6 @@ def _suite(name: str) -> Suite:
       f"`--suite` must be one of {', '.join(SUITES)}, got '{name}'."
     )
   return SUITES[name]
-
-
-def _check_file(flag: str, path: Optional[str]) -> None:
-  """Says before the measuring what would fail after it."""
-  if path is None:
-    return
-  folder = os.path.dirname(os.path.abspath(path))
-  if not os.path.isdir(folder):
-    raise ValueError(
-      f"`--{flag}` must be a file in a folder that is there, got '{path}': "
-      f"make '{folder}' first."
-    )
-  there = os.path.exists(path)
-  if os.path.isdir(path) or not os.access(path if there else folder, os.W_OK):
-    raise _cannot_write(flag, path)
-
-
-def _write(path: str, figures: Dict[str, float]) -> None:
-  try:
-    with open(path, "w") as f:
-      json.dump(figures, f, indent=2)
-      f.write("\n")
-  except OSError as e:
-    raise _cannot_write("json", path) from e
-
-
-def _cannot_write(flag: str, path: str) -> ValueError:
-  return ValueError(
-    f"`--{flag}` must be a file that can be written, got '{path}': give "
-    "another one."
-  )
 
 
 if __name__ == "__main__":

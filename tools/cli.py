@@ -1,12 +1,13 @@
 """What all programs share: flags answer in a sentence, and so do errors."""
 
 import importlib
+import json
 import os
 import signal
 import sys
 import traceback
 import warnings
-from typing import Callable, NoReturn, TypeVar
+from typing import Any, Callable, Mapping, NoReturn, Optional, TypeVar
 
 from absl import app, flags, logging
 
@@ -67,6 +68,38 @@ def fail(message: str) -> NoReturn:
   """Says what is wrong, on one line, and ends with exit code 2."""
   print(f"Error: {' '.join(message.split())}", file=sys.stderr, flush=True)
   sys.exit(2)
+
+
+def check_file(flag: str, path: Optional[str]) -> None:
+  """Says before the work what would fail after it."""
+  if path is None:
+    return
+  folder = os.path.dirname(os.path.abspath(path))
+  if not os.path.isdir(folder):
+    raise ValueError(
+      f"`--{flag}` must be a file in a folder that is there, got '{path}': "
+      f"make '{folder}' first."
+    )
+  there = os.path.exists(path)
+  if os.path.isdir(path) or not os.access(path if there else folder, os.W_OK):
+    raise _cannot_write(flag, path)
+
+
+def write_json(flag: str, path: str, figures: Mapping[str, Any]) -> None:
+  """Writes figures into the file that a flag names."""
+  try:
+    with open(path, "w") as f:
+      json.dump(figures, f, indent=2)
+      f.write("\n")
+  except OSError as e:
+    raise _cannot_write(flag, path) from e
+
+
+def _cannot_write(flag: str, path: str) -> ValueError:
+  return ValueError(
+    f"`--{flag}` must be a file that can be written, got '{path}': give "
+    "another one."
+  )
 
 
 class StopSignals:

@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 from absl import flags
 
@@ -49,6 +49,11 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder for the programs.")
 def main():
   """Exports, compiles, and says what came out."""
   chip = cli.checked(lambda: figures.chip(_TOPOLOGY.value))
+  variants = cli.checked(
+    lambda: figures.variants(chip, _ABLATION.value, _ONLY.value)
+  )
+  for flag in (_JSON, _HTML):
+    cli.checked(lambda flag=flag: cli.check_file(flag.name, flag.value))
   if not environment.is_there():
     print(
       f"Making the TPU compiler's environment in '{environment.folder()}'; "
@@ -59,21 +64,19 @@ def main():
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(_KEEP.value or temporary)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = cli.checked(lambda: _rows(folder, chip))
+    rows = cli.checked(lambda: _rows(folder, chip, variants))
   report = figures.Report(_TOPOLOGY.value, chip, rows)
   print(report.text())
   if _HTML.value:
     pathlib.Path(_HTML.value).write_text(report.html())
   if _JSON.value:
-    text = json.dumps(report.json(), indent=2)
-    pathlib.Path(_JSON.value).write_text(text + "\n")
+    cli.checked(lambda: cli.write_json("json", _JSON.value, report.json()))
 
 
-def _rows(folder: pathlib.Path, chip: str) -> List[figures.Row]:
+def _rows(
+  folder: pathlib.Path, chip: str, variants: Dict[str, List[str]]
+) -> List[figures.Row]:
   """Returns a row for each variant and role, in their order."""
-  variants = figures.variants(chip, _ABLATION.value)
-  if _ONLY.value:
-    variants = {name: variants[name] for name in _ONLY.value}
   roles = ("g", "d") if _ROLES.value else (None,)
   jobs: Dict[str, Program] = {
     f"{role or 'step'}_{name}": Program(
@@ -91,27 +94,30 @@ def _rows(folder: pathlib.Path, chip: str) -> List[figures.Row]:
       name: pool.submit(_compiled, folder / f"{name}.hlo", program)
       for name, program in jobs.items()
     }
-    return [figures.row(name, done[name].result(), chip) for name in jobs]
+    return [figures.row(name, *done[name].result(), chip) for name in jobs]
 
 
-def _compiled(path: pathlib.Path, program: Program) -> pathlib.Path:
-  """Returns where the compiler's answer lies."""
+def _compiled(path: pathlib.Path, program: Program) -> Tuple[pathlib.Path, int]:
+  """Returns where the compiler's answer lies, and the images of a core."""
   print(f"Compiling {path.stem}: some minutes.", file=sys.stderr, flush=True)
   words = json.dumps(program._asdict())
-  _checked_run([sys.executable, "-m", "tools.tpu.export", words, str(path)])
+  num_images = _checked_run(
+    [sys.executable, "-m", "tools.tpu.export", words, str(path)]
+  )
   compiler = pathlib.Path(environment.__file__).with_name("compiler.py")
   _checked_run(
     [environment.python(), str(compiler), _TOPOLOGY.value, str(path)]
   )
-  return path
+  return path, int(num_images)
 
 
-def _checked_run(command: List[str]) -> None:
+def _checked_run(command: List[str]) -> str:
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   if done.returncode:
     lines = done.stderr.strip().splitlines() or ["no reason given"]
     said = [x for x in lines if x.startswith("Error: ")] or lines
     raise ValueError(said[-1].removeprefix("Error: "))
+  return done.stdout
 
 
 if __name__ == "__main__":

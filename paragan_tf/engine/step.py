@@ -25,7 +25,6 @@ from typing import (
   Dict,
   List,
   Mapping,
-  NamedTuple,
   Optional,
   Sequence,
   Tuple,
@@ -36,41 +35,19 @@ import tensorflow as tf
 
 from paragan_tf import collectives
 from paragan_tf.engine.apart import LOG_NAMES, Apart, Part
+from paragan_tf.engine.player import Player
 from paragan_tf.game import losses, noise, turns
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.losses import LossFn
-from paragan_tf.game.optimizers import Optimizer
-from paragan_tf.game.penalties import Penalty
-from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Round, Schedule, moves
-from paragan_tf.sync.exchange import Counts, Exchange
-from paragan_tf.types import Batch, Mode, Net
+from paragan_tf.sync.exchange import Counts
+from paragan_tf.types import Batch, Mode
 
 Logs = Dict[str, tf.Tensor]
 MOVES = {"d": turns.d_move, "g": turns.g_move}
 _ROUND = 1_000_003  # Between the seeds of two rounds.
 _LOGGED = ("grad_norm", "loss", "rate", "update_ratio")
-
-
-class Player(NamedTuple):
-  """One side of the game.
-
-  Attributes:
-    net: What it learns.
-    optimizer: How it moves.
-    exchange: How its replicas agree.
-    clip_norm: The largest norm of its whole gradient, after the exchange.
-    regularizer: What it pays for its weights beside its loss.
-    penalties: What it pays for how it moves.
-  """
-
-  net: Net
-  optimizer: Optimizer
-  exchange: Exchange
-  clip_norm: Optional[float] = None
-  regularizer: Optional[Regularizer] = None
-  penalties: Tuple[Penalty, ...] = ()
 
 
 class Step(tf.Module):
@@ -102,9 +79,9 @@ class Step(tf.Module):
       )
     self.count = count
     for player in (g, d):
-      player.optimizer.init(player.net.trainable_variables)
-      player.exchange.init(player.net.trainable_variables)
-    ema.follow(g.net.trainable_variables, _settled(g))
+      player.optimizer.init(player.weights)
+      player.exchange.init(player.weights)
+    ema.follow(g.weights, g.settled)
 
   @property
   def cycle(self) -> int:
@@ -279,7 +256,7 @@ class Step(tf.Module):
       logs.update(self._after_update(group, parts, phase))
     for who in parts:
       with self._place(who):
-        self._look_ahead(self.players[who], updates[who])
+        self.players[who].look_ahead(updates[who])
     return logs
 
   def _place(self, who: str) -> ContextManager:
@@ -295,8 +272,7 @@ class Step(tf.Module):
   def _before_update(self, group, parts, phase: int):
     """Returns the gradients that each player of a group is to apply."""
     own = {
-      who: _regularized(self.players[who], parts[who].move.grads)
-      for who in group
+      who: self.players[who].regularized(parts[who].move.grads) for who in group
     }
     exchange = self.players[group[0]].exchange
     counts = self._counts(group, parts)
@@ -307,8 +283,8 @@ class Step(tf.Module):
     """Lets the replicas agree on the variables of a group's players."""
     players = [self.players[who] for who in group]
     logs = players[0].exchange.after_update(
-      [w for player in players for w in _settled(player)],
-      [v for player in players for v in _state(player)],
+      [w for player in players for w in player.settled],
+      [v for player in players for v in player.state],
       phase,
       self._counts(group, parts),
     )
@@ -321,8 +297,8 @@ class Step(tf.Module):
     counts = Counts([], [])
     for who in group:
       player, weight = self.players[who], parts[who].weight
-      counts.weights.extend(weight for _ in player.net.trainable_variables)
-      counts.state.extend(weight for _ in _state(player))
+      counts.weights.extend(weight for _ in player.weights)
+      counts.state.extend(weight for _ in player.state)
     return counts
 
   def _updates(
@@ -330,11 +306,9 @@ class Step(tf.Module):
   ) -> List[tf.Tensor]:
     """Returns by what one player is to move, zeros where it is not played."""
     player = self.players[who]
-    if player.clip_norm is not None:
-      norm = tf.linalg.global_norm(grads)
-      grads, _ = tf.clip_by_global_norm(grads, player.clip_norm, norm)
+    grads = player.clipped(grads)
     damping = self.apart.damping(part) if self.apart else 1.0
-    weights = player.net.trainable_variables
+    weights = player.weights
     player.optimizer.begin(weights)
     return _if(
       _moves(player, part),
@@ -348,7 +322,7 @@ class Step(tf.Module):
     shared = player.exchange.share(updates, phase)
     moved = _if(
       _moves(player, part),
-      lambda: _moved(player, shared),
+      lambda: player.move(shared),
       lambda: tf.zeros([]),
     )
     share = 1.0 if player.exchange.replicas_agree else part.weight
@@ -361,16 +335,11 @@ class Step(tf.Module):
       f"{who}/rate": tf.cast(rate, tf.float32),
     }
 
-  def _look_ahead(self, player: Player, updates: List[tf.Tensor]) -> None:
-    """Sets the weights to where the next gradient is taken."""
-    weights = player.net.trainable_variables
-    player.optimizer.look_ahead(player.exchange.ahead(updates), weights)
-
   def _num_bytes(self, phase: int) -> Tuple[int, int]:
     """Returns what a replica gives to others in a phase, and gets, at most."""
     given = received = self.apart.num_bytes(phase) if self.apart else 0
     for player in self.players.values():
-      weights, state = player.net.trainable_variables, _state(player)
+      weights, state = player.weights, player.state
       times = 1 if self.apart else self._num_turns(player)
       said = player.exchange
       given += times * said.num_bytes(weights, state, phase)
@@ -382,49 +351,13 @@ class Step(tf.Module):
     return sum(turn.count(who) for r in self.schedule.rounds for turn in r)
 
 
-def _state(player: Player) -> List[tf.Variable]:
-  """Returns what is exchanged of a player beside its weights."""
-  state: List[tf.Variable] = []
-  if player.exchange.takes_statistics:
-    state += [v for v in player.net.variables if not v.trainable]
-  if player.exchange.takes_moments:
-    optimizer = player.optimizer
-    state += [v for name in optimizer.moments for v in optimizer.slots[name]]
-  return state
-
-
 def _log_name(group: Sequence[str], name: str) -> str:
   return f"exchange/{'_'.join(group)}/{name}"
-
-
-def _regularized(player: Player, grads) -> List[tf.Tensor]:
-  """Adds the gradient of what the weights cost."""
-  if player.regularizer is None:
-    return list(grads)
-  weights = player.net.trainable_variables
-  with tf.GradientTape(watch_accessed_variables=False) as tape:
-    tape.watch(weights)
-    penalty = player.regularizer(weights)
-  more = tape.gradient(penalty, weights, unconnected_gradients="zero")
-  return [g + m for g, m in zip(grads, more)]
 
 
 def _moves(player: Player, part: Part) -> Union[bool, tf.Tensor]:
   # Where gradients are shared, all replicas move, so that all stay equal.
   return player.exchange.replicas_agree or part.plays
-
-
-def _settled(player: Player) -> Sequence[tf.Variable]:
-  return player.optimizer.settled(player.net.trainable_variables)
-
-
-def _moved(player: Player, updates: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Moves the weights; returns how far, in parts of their norm."""
-  weights = list(player.net.trainable_variables)
-  player.optimizer.move(updates, weights)
-  norm = tf.linalg.global_norm(weights)
-  ratio = tf.linalg.global_norm(updates) / tf.maximum(norm, 1e-12)
-  return tf.cast(ratio, tf.float32)
 
 
 def _if(condition, do, do_not):

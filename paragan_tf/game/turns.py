@@ -11,6 +11,7 @@ and left as it is.
 
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
+import gin
 import tensorflow as tf
 
 from paragan_tf import hardware
@@ -148,7 +149,8 @@ def judge(d: Net, images, labels, mode: Mode) -> Verdict:
 
 def _verdicts(d: Net, batch: Batch, fakes: Fakes) -> Tuple[Verdict, Verdict]:
   """Judges real and fake in one pass, or in two if D has batch statistics."""
-  apart = not hardware.Layout().one_pass
+  with gin.config_scope("d"):
+    apart = not hardware.Layout().one_pass
   if apart or getattr(d, "uses_batch_statistics", False):
     return (
       judge(d, batch.images, batch.labels, Mode.TURN),

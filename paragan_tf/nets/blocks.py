@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 import tensorflow as tf
 
 from paragan_tf.nets import attention as attentions
-from paragan_tf.nets import joint, layers, norms
+from paragan_tf.nets import joint, layers, layout, norms
 from paragan_tf.nets.remat import remat as rematerialized
 from paragan_tf.types import Mode
 
@@ -157,7 +157,7 @@ class DeepGeneratorBlock(tf.Module):
     for norm, conv in zip(self.norms, self.convs):
       h = conv(tf.nn.relu(norm(h, cond, mode)), mode)
     x = x[..., : self.outputs]
-    return h + (layers.upsample(x) if self.up else x)
+    return h + (layout.upsample(x) if self.up else x)
 
 
 class DeepDiscriminatorBlock(tf.Module):
@@ -197,7 +197,7 @@ class DeepDiscriminatorBlock(tf.Module):
     h = x
     for conv in self.convs:
       h = conv(tf.nn.relu(h), mode)
-    x = layers.pool(x) if self.down else x
+    x = layout.pool(x) if self.down else x
     if self.more is not None:
       x = tf.concat([x, self.more(x, mode)], -1)
     return h + x

@@ -1,6 +1,6 @@
 """Small products of one kind, computed as one.
 
-    with power_iterations(net, mode): net(x, labels, mode)
+    Joined(net)(x, labels, mode)    # its power iterations
     with projections(blocks, conds, mode): block(x, cond, mode)
 
 What is computed ahead lies ready for the layer that asks for it.
@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Sequence
 import tensorflow as tf
 
 from paragan_tf.nets.remat import move, read
+from paragan_tf.nets.spectral import norm
 from paragan_tf.nets.wrapped import Wrapped
 from paragan_tf.types import Mode, Net
 
@@ -100,18 +101,10 @@ def _kernels(weights: Sequence[Any], mode: Mode) -> List[tf.Tensor]:
   """Returns `Weight.__call__` of each, by batched products."""
   columns = weights[0].w.shape[-1]
   matrices = tf.stack([tf.reshape(read(w.w), [-1, columns]) for w in weights])
-  constants = tf.stop_gradient(matrices)
-  u = tf.stack([read(w.u) for w in weights])
-  v = _unit(tf.matmul(u, constants, transpose_b=True))
-  if mode is Mode.TURN:
-    u = _unit(tf.matmul(v, constants))
+  moves = mode is Mode.TURN
+  sigma, u = norm(matrices, tf.stack([read(w.u) for w in weights]), moves)
+  if moves:
     for weight, moved in zip(weights, tf.unstack(u)):
       move(weight.u, moved)
-  sigma = tf.reduce_sum(tf.matmul(v, matrices) * u, [1, 2], keepdims=True)
   parts = tf.unstack(matrices / sigma)
   return [tf.reshape(part, w.w.shape) for part, w in zip(parts, weights)]
-
-
-def _unit(x: tf.Tensor) -> tf.Tensor:
-  squares = tf.reduce_sum(tf.square(x), [1, 2], keepdims=True)
-  return x * tf.math.rsqrt(squares + 1e-12)

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from paragan_tf.hardware import Layout
 from paragan_tf.nets import joint, layout
-from paragan_tf.nets.layout import pool, upsample  # noqa: F401
 from paragan_tf.nets.remat import move, read
+from paragan_tf.nets.spectral import norm, unit
 from paragan_tf.types import Mode
 
 # From a variable's full name and shape to its first value.
@@ -91,8 +91,8 @@ def beside(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 class Weight(tf.Module):
   """A kernel `[..., inputs, outputs]`, divided by its spectral norm if asked.
 
-  The norm is estimated as in SNGAN (arXiv 1802.05957, Algorithm 1): one power
-  iteration per turn of the owner, whose vector `u` is state.
+  The norm is estimated by one power iteration per turn of the owner, whose
+  vector `u` is state; see `spectral.py`.
   """
 
   def __init__(
@@ -105,7 +105,7 @@ class Weight(tf.Module):
       self.u: Optional[tf.Variable] = None
       if spectral:
         u = normal_init(1.0, 0)(scope + "u", [1, shape[-1]])
-        self.u = tf.Variable(_unit(u), trainable=False, name="u")
+        self.u = tf.Variable(unit(u), trainable=False, name="u")
 
   def __call__(self, mode: Mode) -> tf.Tensor:
     """Returns the kernel; `Mode.TURN` makes one power iteration."""
@@ -116,13 +116,10 @@ class Weight(tf.Module):
     if self.u is None:
       return w
     matrix = tf.reshape(w, [-1, w.shape[-1]])
-    constant = tf.stop_gradient(matrix)
-    u = read(self.u)
-    v = _unit(tf.matmul(u, constant, transpose_b=True))
-    if mode is Mode.TURN:
-      u = _unit(tf.matmul(v, constant))
+    moves = mode is Mode.TURN
+    sigma, u = norm(matrix, read(self.u), moves)
+    if moves:
       move(self.u, u)
-    sigma = tf.reduce_sum(tf.matmul(v, matrix) * u)
     if self.as_matrix:
       return tf.reshape(matrix / sigma, w.shape)
     return w / sigma
@@ -216,10 +213,6 @@ class Conv(tf.Module):
 def biased(y: tf.Tensor, b: tf.Variable) -> tf.Tensor:
   """Adds a bias to each channel, in the precision of `y`."""
   return tf.nn.bias_add(y, tf.cast(read(b), y.dtype))
-
-
-def _unit(x: tf.Tensor) -> tf.Tensor:
-  return x * tf.math.rsqrt(tf.reduce_sum(tf.square(x)) + 1e-12)
 
 
 def _key(name: str, seed: int) -> Sequence[int]:

@@ -32,7 +32,7 @@ def in_precision(net: Net, precision: str) -> Net:
   """Returns a net that computes in a precision."""
   if precision not in PRECISIONS:
     raise ValueError(
-      f"`precision` must be one of {', '.join(PRECISIONS)}, got '{precision}'."
+      f"`precision` must be auto, {', '.join(PRECISIONS)}, got '{precision}'."
     )
   if precision == "float32":
     return net

@@ -48,7 +48,7 @@ _MORE = {
 def run(options: Options) -> Result:
   """Returns a table to read and the figures by name."""
   if options.quality:
-    return learning.run(options.quick)
+    return learning.run(options)
   watch = Meanwhile()
   say(f"Starting {len(NAMES)} processes; the load is {watch.load:.1f}.")
   workers = {name: _worker(name) for name in NAMES}

@@ -16,7 +16,7 @@ import numpy as np
 
 from tools.suites.ours import load
 from tools.suites.rounds import say
-from tools.suites.suite import Result
+from tools.suites.suite import Options, Result
 from tools.suites.workers import Worker, closing
 
 _QUICK_SECONDS, _FULL_SECONDS = 120, 1200
@@ -88,13 +88,18 @@ class Learner:
     return np.asarray(self._experiment.evaluation.grid())
 
 
-def run(quick: bool) -> Result:
+def run(options: Options) -> Result:
   """Trains all; returns a table to read, the figures and a picture."""
-  seconds = _QUICK_SECONDS if quick else _FULL_SECONDS
+  for name in options.only:
+    if name not in SIDES:
+      raise ValueError(
+        f"`--only` must name some of {', '.join(SIDES)}, got '{name}'."
+      )
+  seconds = _QUICK_SECONDS if options.quick else _FULL_SECONDS
   looks: Dict[str, List[Look]] = {}
   pictures: Dict[str, np.ndarray] = {}
   floor: List[float] = []
-  for name in SIDES:
+  for name in options.only or SIDES:
     say(f"{name} for {seconds / 60:.0f} minutes.")
     worker = Worker(name, functools.partial(Learner, *_config(name)))
     with closing([worker]):

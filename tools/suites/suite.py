@@ -1,6 +1,6 @@
 """What a suite is asked for, and what it gives."""
 
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 
 class Options(NamedTuple):
@@ -9,10 +9,12 @@ class Options(NamedTuple):
   Attributes:
     quick: In a few minutes, with more noise.
     quality: What is learned, where a suite measures that too.
+    only: The sides that are asked for; all, if none is named.
   """
 
   quick: bool = False
   quality: bool = False
+  only: Tuple[str, ...] = ()
 
 
 class Result(NamedTuple):

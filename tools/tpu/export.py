@@ -2,6 +2,7 @@
 
   python -m tools.tpu.export '{"gin_files": ["gin/runs/..."]}' step.hlo
 
+It says how many images a core has.
 No image is read and no weight drawn: a compiler needs shapes alone.
 """
 
@@ -33,6 +34,13 @@ class Program(NamedTuple):
   role: Optional[str] = None
 
 
+class Exported(NamedTuple):
+  """XLA's serialized program of one core, and how many images that has."""
+
+  hlo: bytes
+  num_images: int
+
+
 _TOGETHER = (
   "from paragan_tf.game import schedule",
   "from paragan_tf.sync import exchange",
@@ -41,8 +49,8 @@ _TOGETHER = (
 )
 
 
-def export(program: Program) -> bytes:
-  """Returns the step of one core, as XLA's serialized program."""
+def export(program: Program) -> Exported:
+  """Returns the step of one core."""
   experiment = cli.import_experiment()
   import tensorflow as tf
 
@@ -61,10 +69,16 @@ def export(program: Program) -> bytes:
       batch_size=size if program.role else size // program.num_cores,
       input_fn=lambda: types.SimpleNamespace(spec=spec),
     )
+    if program.role and built.step.apart is None:
+      raise ValueError(
+        "`--roles` needs a run that has G and D on cores of their own, and "
+        f"`{type(built.step.schedule).__name__}` has not: leave it out, or add "
+        "`--gin_file=gin/sync/paragan.gin`."
+      )
     return _serialized(built, spec, num)
 
 
-def _serialized(built, spec, num: int) -> bytes:
+def _serialized(built, spec, num: int) -> Exported:
   import tensorflow as tf
 
   size = built.images_per_step // built.step.schedule.num_shares(num)
@@ -77,11 +91,12 @@ def _serialized(built, spec, num: int) -> bytes:
     return built.step(images, labels, 0)
 
   traced = tf.function(step, autograph=False, jit_compile=True)
-  return traced.experimental_get_compiler_ir(*inputs)(stage="hlo_serialized")
+  hlo = traced.experimental_get_compiler_ir(*inputs)(stage="hlo_serialized")
+  return Exported(hlo, size)
 
 
 def _check_cores(size: int, num_cores: int) -> None:
-  if size % num_cores:
+  if num_cores < 1 or size % num_cores:
     raise ValueError(
       f"`--cores` must divide the run's batch of {size}, got {num_cores}."
     )
@@ -149,8 +164,9 @@ def _alone(num: int, replica: int) -> Iterator[None]:
 def main() -> None:
   """Exports what the first argument says into the file of the second."""
   program = Program(**json.loads(sys.argv[1]))
-  hlo = cli.checked(lambda: export(program))
-  pathlib.Path(sys.argv[2]).write_bytes(hlo)
+  exported = cli.checked(lambda: export(program))
+  pathlib.Path(sys.argv[2]).write_bytes(exported.hlo)
+  print(exported.num_images)
 
 
 if __name__ == "__main__":

@@ -31,19 +31,23 @@ _PARTS = {
 }
 _NOTE = (
   "Estimates of the TPU compiler for one core, without network and host. "
-  "Seconds: the sum of the cycles that it expects of each operation. Roofline: "
-  "its `optimal_seconds`, which knows no tiles. Nothing was run on a TPU."
+  "Time: its `optimal_seconds`, by multiply-adds and bytes. By cycles: the sum "
+  "of what it expects of each operation, tiles and all, and the share of the "
+  "MXU that comes of it. Nothing was run on a TPU."
 )
+_MANY = 2**20  # Images: more than any core has.
 
 
 class Row(NamedTuple):
   """What the compiler says of one program.
 
   Attributes:
-    seconds: By the cycles of all operations.
-    roofline: By multiply-adds and bytes alone.
+    seconds: The compiler's estimate of the whole, by multiply-adds and bytes.
+    seconds_by_cycles: The sum of its estimates of all operations.
     hbm_bytes: Arguments, results and what lies between.
-    mxu: The share of the peak that the multiply-adds come to.
+    mxu: The share of the peak that the multiply-adds come to, by the cycles.
+    images: That a core has.
+    images_fitting: That its memory would have room for.
     error: Why there are no figures.
   """
 
@@ -51,9 +55,11 @@ class Row(NamedTuple):
   flops: float = 0.0
   bytes: float = 0.0
   seconds: float = 0.0
-  roofline: float = 0.0
+  seconds_by_cycles: float = 0.0
   hbm_bytes: int = 0
   mxu: float = 0.0
+  images: int = 0
+  images_fitting: int = 0
   wastes: Sequence[programs.Waste] = ()
   error: Optional[str] = None
 
@@ -74,8 +80,10 @@ def chip(topology: str) -> str:
   return name
 
 
-def variants(chip_name: str, ablation: bool) -> Dict[str, List[str]]:
-  """Returns the bindings of each way to lay the step out."""
+def variants(
+  chip_name: str, ablation: bool, only: Sequence[str] = ()
+) -> Dict[str, List[str]]:
+  """Returns the bindings of each way to lay the step out, or of some."""
 
   def bindings(parts: Dict[str, str], precision: str) -> List[str]:
     lines = [f"hardware.Layout.{key} = {value}" for key, value in parts.items()]
@@ -91,28 +99,44 @@ def variants(chip_name: str, ablation: bool) -> Dict[str, List[str]]:
     for key, value in _PARTS.items():
       found[f"only_{key}"] = bindings({**_OFF, key: value}, "float32")
     found["only_bfloat16"] = bindings(_OFF, "bfloat16")
-  return found
+  for name in only:
+    if name not in found:
+      raise ValueError(
+        f"`--only` must be one of {', '.join(found)}, got '{name}'; with "
+        "`--ablation` there are more."
+      )
+  return {name: found[name] for name in only or found}
 
 
-def row(name: str, path: pathlib.Path, chip_name: str) -> Row:
+def row(name: str, path: pathlib.Path, num_images: int, chip_name: str) -> Row:
   """Reads what the compiler wrote."""
   said = json.loads(path.with_suffix(".json").read_text())
   if "error" in said:
     return Row(name, error=said["error"])
   text = path.with_suffix(".txt").read_text()
   profile = _profiles()[chip_name]
-  seconds = programs.cycles(text) / profile.hertz
+  by_cycles = programs.cycles(text) / profile.hertz
   total = said["argument_bytes"] + said["output_bytes"] + said["temp_bytes"]
   return Row(
     name,
     said["flops"],
     said["bytes"],
-    seconds,
     said["optimal_seconds"] + programs.num_halves(text),
+    by_cycles,
     total + said["code_bytes"] - said["alias_bytes"],
-    said["flops"] / seconds / profile.flops,
+    said["flops"] / by_cycles / profile.flops,
+    num_images,
+    _fitting(said, num_images, profile),
     programs.wastes(text),
   )
+
+
+def _fitting(said: Dict[str, Any], num_images: int, profile) -> int:
+  """Returns how many images fit, if all that is no argument grows with them."""
+  layout = cli.import_quietly("paragan_tf.data.layout")
+  each = said["temp_bytes"] / num_images
+  fixed = said["argument_bytes"] + said["code_bytes"]
+  return layout.core_batch(profile, _MANY, fixed, each)
 
 
 class Report:
@@ -146,8 +170,9 @@ class Report:
     return {
       "gain_time": off.seconds / half.seconds,
       "gain_time_layout_only": off.seconds / layout.seconds,
-      "gain_roofline": off.roofline / half.roofline,
-      "gain_roofline_layout_only": off.roofline / layout.roofline,
+      "gain_cycles": off.seconds_by_cycles / half.seconds_by_cycles,
+      "gain_cycles_layout_only": off.seconds_by_cycles
+      / layout.seconds_by_cycles,
       "hbm_ratio": half.hbm_bytes / off.hbm_bytes,
       "hbm_bytes": half.hbm_bytes,
       "hbm_bytes_off": off.hbm_bytes,
@@ -163,7 +188,8 @@ class Report:
 
   def table(self) -> List[List[str]]:
     """Returns a head, and a line for each program."""
-    head = ["program", "GFLOP", "GB", "ms", "roofline ms", "HBM GB", "MXU"]
+    head = ["program", "GFLOP", "GB", "ms", "ms by cycles", "HBM GB", "MXU"]
+    head += ["images", "fitting"]
     lines = [head]
     for r in self.rows.values():
       if r.error:
@@ -175,9 +201,11 @@ class Report:
           f"{r.flops / 1e9:.0f}",
           f"{r.bytes / 1e9:.1f}",
           f"{1e3 * r.seconds:.1f}",
-          f"{1e3 * r.roofline:.1f}",
+          f"{1e3 * r.seconds_by_cycles:.1f}",
           f"{r.hbm_bytes / 1e9:.2f}",
           f"{r.mxu:.0%}",
+          str(r.images),
+          str(r.images_fitting),
         ]
       )
     return lines
