@@ -31,7 +31,7 @@ def draw(traces: Dict[str, List[Trace]], path: str) -> None:
   labels = ("wait for a batch, ms", "held, MB", "congestion-aware: plan")
   for axes, label in zip(panels, labels):
     axes.set_ylabel(label)
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(frameon=False, loc="best")
     axes.spines[["top", "right"]].set_visible(False)
   panels[0].set_title("Bursts of congestion: ten times the latency")
   panels[2].set_xlabel("seconds")
