@@ -37,22 +37,30 @@ def write_folder(folder):
   return folder
 
 
-def write_shards(folder, num_shards=4):
+def damage(path, start=0, size=None):
+  """Puts zeros in the middle of a file, or of a part of it."""
+  with open(path, "r+b") as f:
+    size = size or os.path.getsize(path)
+    f.seek(start + size - 30)
+    f.write(bytes(12))
+
+
+def write_shards(folder, num_shards=4, labels=()):
   """Writes them as TFRecords, of which one is empty; returns the pattern."""
   os.makedirs(folder, exist_ok=True)
   for shard in range(num_shards):
     with tf.io.TFRecordWriter(f"{folder}/x-{shard}.tfrecord") as writer:
       for i in range(NUM) if shard else ():
         if i % (num_shards - 1) == shard - 1:
-          writer.write(example(i))
+          writer.write(example(i, dict(labels).get(i, i % 3)))
   return f"{folder}/x-*.tfrecord"
 
 
-def example(i):
+def example(i, label):
   """Returns a record."""
   feature = {
     "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png(i)])),
-    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[i % 3])),
+    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
   }
   return tf.train.Example(
     features=tf.train.Features(feature=feature)
@@ -60,12 +68,12 @@ def example(i):
 
 
 class StreamTest(tf.test.TestCase, parameterized.TestCase):
-  def make(self, kind, **options):
+  def make(self, kind, labels=(), **options):
     """Returns an `InputFn` of the set on disk."""
     folder = f"{tempfile.mkdtemp(dir=self.get_temp_dir())}/set"
     if kind == "tfrecord":
       make = functools.partial(sources.tfrecord, num_classes=3, num_heldout=6)
-      path = write_shards(folder)
+      path = write_shards(folder, labels=labels)
     else:
       make = functools.partial(sources.folder, num_heldout=6)
       path = write_folder(folder)
@@ -194,14 +202,89 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_cannot_be_read_says_its_name(self):
     input_fn = self.make("folder")
     data = iter(input_fn({"batch_size": 4}))
-    self.assertIsNone(input_fn.failure)
+    self.assertIsNone(input_fn.find_failure())
     gone = input_fn.source.train.paths
     for path in gone:
       os.remove(path)
     with self.assertRaises(tf.errors.OpError):
       for _ in range(100):
         next(data)
-    self.assertRegex(input_fn.failure, r"'.*\.png' cannot be read, tried once")
+    self.assertRegex(
+      input_fn.find_failure(), r"'.*\.png' cannot be read, tried once"
+    )
+
+  def failure(self, input_fn, **params):
+    """Reads until nothing comes any more; returns the reason."""
+    with self.assertRaises(tf.errors.OpError):
+      for _ in input_fn({"batch_size": 4, **params}).take(100):
+        pass
+    return input_fn.find_failure()
+
+  def test_what_cannot_be_decoded_says_its_name(self):
+    input_fn = self.make("folder")
+    self.elements(input_fn, 6)
+    self.assertIsNone(input_fn.find_failure())
+    path = input_fn.source.train.paths[input_fn.source.train.path[17]]
+    damage(path)
+    self.assertRegex(
+      self.failure(input_fn), f"^'{path}' cannot be decoded \\(.*PNG"
+    )
+    self.assertNotIn("{{", input_fn.find_failure())
+
+  def test_a_record_that_cannot_be_decoded_says_its_place(self):
+    input_fn = self.make("tfrecord")
+    images = input_fn.source.train
+    path, start = images.paths[images.path[17]], images.start[17]
+    damage(path, start, images.size[17])
+    self.assertRegex(
+      self.failure(input_fn),
+      f"^The record at byte {start} of '{path}' cannot be decoded",
+    )
+
+  @parameterized.parameters(3, -1)
+  def test_a_label_met_on_the_way_that_is_no_class_is_told(self, wrong):
+    input_fn = self.make("tfrecord", labels={29: wrong, 28: wrong})
+    kept = input_fn.source.train
+    self.assertRegex(
+      self.failure(input_fn),
+      "^The record at byte .*tfrecord' must have a label from 0 to 2, got "
+      f"{wrong}: ",
+    )
+    self.assertLen(kept, 24)
+    # Nobody asks for labels here.
+    free = self.make("tfrecord", labels={29: wrong}, conditional=False)
+    self.assertLen(list(free({"batch_size": 4}).take(12)), 12)
+
+  def test_a_meter_and_a_failure_of_replicas_with_their_own_labels(self):
+    input_fn = self.make("folder", by_label=True)
+    data = iter(input_fn(dict(batch_size=4, num_shares=3)))
+    for _ in range(3):
+      next(data)
+    self.assertBetween(input_fn.meter()["input/readers"], 12, 3 * 64)
+    self.assertBetween(input_fn.meter()["input/depth"], 16, 256)
+    del data
+    for path in input_fn.source.train.paths:
+      damage(path)
+    failure = self.failure(input_fn, num_shares=3)
+    self.assertRegex(failure, r"\.png' cannot be decoded")
+
+  def test_what_fails_for_a_moment_is_counted(self):
+    input_fn = self.make("folder")
+    failed = set()
+
+    def read(path, start, size):
+      if path not in failed:
+        failed.add(path)
+        raise OSError("busy")
+      return reading.read(path, start, size)
+
+    patient = reading.Patient(read, sleep=lambda seconds: None)
+    input_fn._train._blocks.read_fn = patient
+    data = iter(input_fn({"batch_size": 4}))
+    first, labels = next(data)
+    self.assertAllEqual(labels, ids(first) % 3)
+    self.assertBetween(input_fn.meter()["input/retries"], 4, NUM)
+    del data
 
   def test_the_meter_shows_the_readers(self):
     input_fn = self.make("folder")

@@ -36,7 +36,6 @@ class AdaptedInput:
     self.name = getattr(input_fn, "__name__", "input_fn")
     self.num_images: Optional[int] = None  # Only the user knows.
     self.split = f"{self.name}/train"
-    self.failure: Optional[str] = None
     self.spec = self._spec()
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -53,6 +52,10 @@ class AdaptedInput:
     if size < len(rows):
       data = data.rebatch(size, drop_remainder=True)
     return data.map(self._cleaned).prefetch(tf.data.AUTOTUNE)
+
+  def find_failure(self) -> Optional[str]:
+    """Returns nothing: only the user knows what fails."""
+    return None
 
   def meter(self) -> Dict[str, float]:
     """Returns nothing: readers, if any, are the user's."""

@@ -22,7 +22,7 @@ from paragan_tf.data.elastic import Need
 from paragan_tf.data.order import Order
 from paragan_tf.data.share import Share
 
-_WHOLE = -1  # The size of a file that is one image.
+WHOLE = -1  # The size of a file that is one image.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Encoded:
   def blocks(self, num_bytes: int) -> np.ndarray:
     """Returns the block of each image: neighbors in a file, read at once."""
     end = self.start + self.size
-    whole = self.size == _WHOLE
+    whole = self.size == WHOLE
     apart = np.ones(len(self), bool)
     # A gap, as an image that is left out, is read with its neighbors.
     apart[1:] = (
@@ -170,7 +170,7 @@ class Blocks:
     images = self.images
     path, start = images.paths[images.path[first]], int(images.start[first])
     size: Optional[int] = None
-    if images.size[first] != _WHOLE:
+    if images.size[first] != WHOLE:
       size = int(images.start[last] + images.size[last]) - start
     content = self.read_fn(path, start, size)
     self._keep(block, content)
@@ -181,7 +181,7 @@ class Blocks:
     blocks = self.of_row[rows]
     starts = self.images.start[rows] - self.images.start[self._first[blocks]]
     sizes = self.images.size[rows]
-    ends = np.where(sizes == _WHOLE, sys.maxsize, starts + sizes)
+    ends = np.where(sizes == WHOLE, sys.maxsize, starts + sizes)
     # Not one by one out of arrays: that takes longer than to cut.
     places = zip(blocks.tolist(), starts.tolist(), ends.tolist())
     found = (contents[block][start:end] for block, start, end in places)
@@ -190,7 +190,7 @@ class Blocks:
   def num_bytes(self, contents: Mapping[int, bytes], rows: np.ndarray) -> int:
     """Returns how many bytes `cut` gives."""
     sizes = self.images.size[rows]
-    if _WHOLE in sizes:
+    if WHOLE in sizes:
       return sum(map(len, self.cut(contents, rows)))
     return int(sizes.sum())
 

@@ -6,6 +6,7 @@ So a run resumes at any step without stored iterator state, and sees the same
 global batches on any number of replicas.
 """
 
+import operator
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 import gin
@@ -81,6 +82,7 @@ class InputFn:
     self._transform = transform or gin.get_configurable(Transform)()
     self._streaming = streaming or gin.get_configurable(Streaming)()
     self._train = self._set(found.train)
+    self._sets = [self._train]  # All that batches were made of.
 
   @property
   def spec(self) -> ImageSpec:
@@ -107,14 +109,19 @@ class InputFn:
     """How many there are to train on."""
     return len(self._train)
 
-  @property
-  def failure(self) -> Optional[str]:
-    """Why no more batches come, once none come."""
-    return self._train.failure
+  def find_failure(self) -> Optional[str]:
+    """Returns why no more batches come, `None` if it is not for the images."""
+    found = (part.find_failure() for part in self._sets)
+    return next(filter(None, found), None)
 
   def meter(self) -> Dict[str, float]:
-    """Returns what readers do now, for the logs."""
-    return self._train.meter()
+    """Returns what readers do now, for the logs; of the depths, the most."""
+    total: Dict[str, float] = {}
+    for part in self._sets:
+      for name, value in part.meter().items():
+        join = max if name == "input/depth" else operator.add
+        total[name] = join(total.get(name, 0), value)
+    return total
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
@@ -147,10 +154,9 @@ class InputFn:
         f"{share.num_shares}: take fewer replicas, or `by_label = False`."
       )
     own = Share(share.batch_size, 1, [0], share.start_step)
-    sets = [
-      self._set(self.source.train.part(rows)).dataset(own, self._finished)
-      for rows in found
-    ]
+    parts = [self._set(self.source.train.part(rows)) for rows in found]
+    self._sets = [self._train, *parts]
+    sets = [part.dataset(own, self._finished) for part in parts]
     turns = tf.data.Dataset.range(len(sets)).repeat()
     return tf.data.Dataset.choose_from_datasets(sets, turns)
 
@@ -175,7 +181,12 @@ class InputFn:
   def _set(self, images: Union[sources.Images, Encoded]):
     if isinstance(images, Encoded):
       return Stream(
-        images, self.resolution, self._transform, self._streaming, self.seed
+        images,
+        self.resolution,
+        self._transform,
+        self._streaming,
+        self.seed,
+        self.spec.num_classes,
       )
     return Memory(images, self.resolution, self._transform, self.seed)
 

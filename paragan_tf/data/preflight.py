@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf.data import reading
 from paragan_tf.data.encoded import Encoded
 from paragan_tf.types import ImageSpec
 
@@ -43,7 +44,7 @@ def first(input_fn: Any, data: tf.data.Dataset) -> List[np.ndarray]:
       "first batch: see that it is not empty, and repeats."
     ) from e
   except tf.errors.OpError as e:
-    reason = input_fn.failure or str(e).strip().splitlines()[0]
+    reason = input_fn.find_failure() or reading.plain(e)
     raise ValueError(f"'{input_fn.name}' gives no batch: {reason}") from e
 
 

@@ -5,6 +5,7 @@ good is told with its file's name.
 """
 
 import functools
+import re
 import threading
 import time
 from typing import Callable, Optional
@@ -31,6 +32,7 @@ _PASSING = (
   tf.errors.UnavailableError,
   tf.errors.UnknownError,
 )
+_NOISE = re.compile(r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]|name: *$", re.M)
 _local = threading.local()
 
 # Reads a part of a file: path, first byte, how many (to the end if `None`).
@@ -112,10 +114,15 @@ class Patient:
     raise AssertionError("unreachable")
 
 
+def plain(error: Exception) -> str:
+  """Returns an error's own words, without the nodes TensorFlow adds to them."""
+  words = _NOISE.sub("", str(error)).strip().splitlines()
+  return words[0].strip() if words else type(error).__name__
+
+
 def _lost(path: str, error: Exception, num_tries: int) -> ValueError:
   times = "once" if num_tries == 1 else f"{num_tries} times"
-  reason = str(error).splitlines()[0] if str(error) else type(error).__name__
   return ValueError(
-    f"'{path}' cannot be read, tried {times} ({reason}): see that it is there "
-    "and start again; the run goes on from its last checkpoint."
+    f"'{path}' cannot be read, tried {times} ({plain(error)}): see that it "
+    "is there and start again; the run goes on from its last checkpoint."
   )

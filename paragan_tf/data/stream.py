@@ -6,13 +6,14 @@ What is there is handed to TensorFlow several batches at once: to come and go
 takes Python as long as it takes to decode an image or two.
 """
 
+import collections
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import elastic
+from paragan_tf.data import elastic, flaws, reading
 from paragan_tf.data.encoded import Blocks, Encoded, Streaming, needs
 from paragan_tf.data.order import Order
 from paragan_tf.data.share import Finish, Share
@@ -20,14 +21,14 @@ from paragan_tf.data.sources import Images
 from paragan_tf.data.transforms import Transform
 
 _MOST_AT_ONCE = 128  # Images that are handed to TensorFlow.
+_NUM_REMEMBERED = 64  # Of these chunks; more are never under way.
 
 
 class Stream:
-  """A set on disk, for `InputFn`.
+  """A set on disk, for `InputFn`; `change` is what was done with the images.
 
-  Attributes:
-    failure: Why no more batches come, once none come.
-    change: What was done with the images, in words.
+  Where labels are in the records, those that are no class of `num_classes` end
+  the stream; with 0 they are not looked at.
   """
 
   def __init__(
@@ -37,14 +38,17 @@ class Stream:
     transform: Transform,
     streaming: Streaming,
     seed: int,
+    num_classes: int = 0,
   ):
-    self.failure: Optional[str] = None
+    self._failure: Optional[str] = None
     self.change = transform.words
     self._images = images
     self._resolution = resolution
     self._transform = transform
     self._streaming = streaming
     self._seed = seed
+    self._num_classes = num_classes
+    self._handed: Deque[np.ndarray] = collections.deque(maxlen=_NUM_REMEMBERED)
     self._blocks = Blocks(images, streaming)
     self._running: List[weakref.ref] = []
 
@@ -73,6 +77,7 @@ class Stream:
       self._transform,
       self._streaming,
       self._seed,
+      self._num_classes,
     )
     return part._all().part(np.argsort(order))
 
@@ -90,11 +95,23 @@ class Stream:
     try:
       pixels, labels, _ = zip(*elements.as_numpy_iterator())
     except tf.errors.OpError as e:
-      raise ValueError(self.failure or str(e)) from e
+      raise ValueError(self.find_failure() or reading.plain(e)) from e
     known = self._images.labels is not None or self._images.parse is not None
     return Images(
       np.concatenate(pixels), np.concatenate(labels) if known else None
     )
+
+  def find_failure(self) -> Optional[str]:
+    """Returns why no more batches come, `None` if it is not for the images.
+
+    TensorFlow does not say which of them it could not take, so those that it
+    was given last are looked at again.
+    """
+    if self._failure is None and self._handed:
+      rows = np.concatenate(self._handed)[::-1]
+      look = flaws.Look(self._blocks, self._num_classes)
+      self._failure = next(filter(None, map(look, rows)), None)
+    return self._failure
 
   def meter(self) -> Dict[str, float]:
     """Returns what the readers do, for the logs; nothing if none runs."""
@@ -149,7 +166,7 @@ class Stream:
       for chunk in chunks:
         yield self._joined(chunk)
     except Exception as e:
-      self.failure = str(e)
+      self._failure = str(e)
       raise
     finally:
       chunks.close()
@@ -157,6 +174,7 @@ class Stream:
   def _joined(self, chunk: List[elastic.Element]):
     cut = [self._blocks.cut(*_contents(element)) for element in chunk]
     rows, places = map(np.concatenate, zip(*(need.tag for need, _ in chunk)))
+    self._handed.append(rows)
     labels = np.zeros(len(rows), np.int32)
     if self._images.labels is not None:
       labels = self._images.labels[rows]
@@ -166,7 +184,7 @@ class Stream:
     if self._images.parse is not None:
       encoded, inside = self._images.parse(encoded)
       if self._images.labels is None:
-        labels = tf.cast(inside, tf.int32)
+        labels = flaws.checked_labels(inside, self._num_classes)
     return encoded, labels, places
 
   def _image(self, encoded, label, place):
