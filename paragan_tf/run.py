@@ -162,19 +162,28 @@ class Run:
         lambda: self._processes.any(should_stop()),
       )
     except tf.errors.OpError as e:
-      if self.experiment.input_fn.failure is None:
+      reason = self.experiment.input_fn.find_failure()
+      if reason is None:
         raise
-      raise self._input_failed(self.experiment.input_fn.failure) from e
+      raise self._input_failed(reason) from e
     self.experiment.consolidate()
     return self._logs
 
   def _input_failed(self, reason: str) -> InputError:
-    """Keeps what was learned; returns what to raise."""
+    """Keeps what was learned; returns what to raise.
+
+    Of several processes the others may never come to save with this one.
+    """
     if (
       self._processes.count == 1 and self.done % self.experiment.step.cycle == 0
     ):
       self.save()
-    return InputError(f"{reason} Trained up to step {self.done}.")
+    if self._saved == self._checkpoints.path(self.done):
+      return InputError(f"{reason} Trained up to step {self.done}.")
+    kept = self._saved or "none, so it begins anew"
+    return InputError(
+      f"{reason} Step {self.done} is not saved; the last checkpoint is {kept}."
+    )
 
   def save(self) -> None:
     """Saves, if that was not done at this step."""

@@ -2,15 +2,18 @@
 
 import gc
 import os
+import shutil
+from unittest import mock
 
 import gin
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 from paragan_tf import config, experiment
 from paragan_tf.outputs import records
 from paragan_tf.run import InputError, Run
-from tests import run_test, testing
+from tests import run_test, stream_test, testing
 
 NUM = 40
 STREAMED = [
@@ -25,7 +28,7 @@ STREAMED = [
 ]
 
 
-class StreamedRunTest(tf.test.TestCase):
+class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.root = os.path.join(self.get_temp_dir(), self._testMethodName)
@@ -87,26 +90,46 @@ class StreamedRunTest(tf.test.TestCase):
       self.assertAllClose(estimator[name], value, atol=1e-6, msg=name)
       self.assertAllClose(four[name], value, atol=1e-6, msg=name)
 
-  def test_a_lost_file_ends_the_run_and_nothing_is_lost(self):
+  @parameterized.named_parameters(
+    ("lost", os.remove, "cannot be read"),
+    ("damaged", stream_test.damage, "cannot be decoded"),
+  )
+  def test_a_file_that_is(self, spoil, words):
+    """Ends the run with its name, and nothing is lost."""
     whole, _ = self.train("whole", 40)
-    made = self.make("lost", 40)
+    made = self.make("spoiled", 40)
     made.open()
     made.train(4)
-    lost = [f for f in os.listdir(f"{self.images}/2")]
-    for name in lost:
-      os.rename(f"{self.images}/2/{name}", f"{self.root}/{name}")
-    with self.assertRaisesRegex(InputError, r"'.*/2/\d+.png' cannot be read"):
+    shutil.copytree(f"{self.images}/2", f"{self.root}/2")
+    for name in os.listdir(f"{self.images}/2"):
+      spoil(f"{self.images}/2/{name}")
+    with self.assertRaisesRegex(
+      InputError, rf"'.*/2/\d+.png' {words}.*Trained up to step \d+\.$"
+    ):
       made.train(40)
     reached = made.done
     self.assertBetween(reached, 4, 39)
     self.assertTrue(made._saved.endswith(f"-{reached}"))
     made._inner = None
     gc.collect()
-    for name in lost:
-      os.rename(f"{self.root}/{name}", f"{self.images}/2/{name}")
-    again, _ = self.train("lost", 40)
+    shutil.rmtree(f"{self.images}/2")
+    shutil.move(f"{self.root}/2", f"{self.images}/2")
+    again, _ = self.train("spoiled", 40)
     for name, value in whole.items():
       self.assertAllEqual(again[name], value, name)
+
+  def test_of_several_processes_only_what_is_saved_is_named(self):
+    made = self.make("several", 40)
+    made.open()
+    for until, words in (
+      (3, "lost. Step 3 is not saved; the last checkpoint is none"),
+      (4, r"Trained up to step 4\.$"),
+      (5, r"Step 5 is not saved; the last checkpoint is .*-4\.$"),
+    ):
+      made.train(until)
+      with mock.patch.object(made._processes, "count", 2):
+        error = made._input_failed("'x' is lost.")
+      self.assertRegex(str(error), words)
 
 
 if __name__ == "__main__":
