@@ -1,6 +1,6 @@
 """What a run computes with, wired from gin: the file that knows every room."""
 
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import gin
 import tensorflow as tf
@@ -208,6 +208,11 @@ class Experiment:
   def input_remarks(self) -> List[str]:
     """Returns what is odd about the input, and no error."""
     return preflight.remarks(self.input_fn)
+
+  def broken_images(self) -> Sequence[Tuple[str, str]]:
+    """Returns files that are left out of the input, and why."""
+    source = getattr(self.input_fn, "source", None)
+    return source.broken if source is not None else ()
 
   def dataset(self, start_step: int) -> tf.distribute.DistributedDataset:
     """Returns the batches of each replica, from `start_step` on."""

@@ -14,9 +14,9 @@ from paragan_tf.outputs import checkpoints, metrics, report, samples
 from paragan_tf.outputs.progress import Progress
 from paragan_tf.outputs.records import Records, write_file
 
-_CONFIG = "config.gin"
-# How long to train, how often to look and how far to read ahead may change when
-# a run goes on.
+_CONFIG, _BROKEN = "config.gin", "broken.txt"
+# How long to train, how often to look, how far to read ahead and what to do
+# about a file that broke may change when a run goes on.
 _FREE = (
   "run.Run.",
   "estimator.",
@@ -24,6 +24,7 @@ _FREE = (
   "encoded.Streaming.cache_bytes",
   "encoded.Streaming.max_",
   "encoded.Streaming.min_",
+  "sources.folder.broken",
   # How something is computed, not what.
   "hardware.Layout.",
   "Layout.",
@@ -107,10 +108,21 @@ class Run:
     """
     if self.done < self.num_steps:
       self.experiment.check_input()
+      for remark in self.experiment.input_remarks():
+        self._say(f"Note: {remark}")
     if self._processes.is_chief:
       _write_config(self.model_dir, self._config)
+      self._list_broken()
       self._records = Records(self.model_dir)
       self._records.rewind(self.done)
+
+  def _list_broken(self) -> None:
+    """Writes down all images that are left out."""
+    rows = [f"{x}\t{why}\n" for x, why in self.experiment.broken_images()]
+    if rows:
+      path = os.path.join(self.model_dir, _BROKEN)
+      write_file(path, "".join(rows).encode())
+      self._say(f"All that are broken: {path}")
 
   def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> None:
     """Trains to the end, then draws, measures and reports."""

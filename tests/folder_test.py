@@ -10,7 +10,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 from PIL import Image
 
-from paragan_tf.data import folder
+from paragan_tf.data import folder, preflight, sources
+from paragan_tf.data.input_fn import InputFn
 
 KINDS = ("JPEG", "PNG", "WEBP", "BMP")
 
@@ -157,6 +158,24 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     data = encoded("JPEG")
     half = len(data) // 2
     self.assert_broken(data[:half] + bytes(half), "cut short: JPEG")
+
+  def test_damage_in_the_middle_shows_when_it_is_decoded(self):
+    data = encoded("JPEG")
+    self.write_all("good.jpg")
+    self.write({"bad.jpg": data[:200] + bytes(len(data) - 202) + data[-2:]})
+    self.assertLen(folder.list_images(self.root).files, 2)
+    listing = folder.list_images(self.root, broken="skip", decode=True)
+    self.assertEqual(self.names(listing), ["good.jpg"])
+    self.assertRegex(listing.broken[0][1], r"cannot be decoded \(jpeg::Uncomp")
+    (remark,) = self.remarks(broken="skip", num_heldout=2)
+    self.assertRegex(remark, "^1 of 5 images are broken and left out: '.*bad.j")
+    self.assertEqual(self.remarks(broken="refuse", num_heldout=2), [])
+
+  def remarks(self, **options):
+    """Returns what is odd about the folder, with three images more."""
+    self.write_all("1.jpg", "2.jpg", "3.jpg")
+    made = lambda: sources.folder(self.root, **options)  # noqa: E731
+    return preflight.remarks(InputFn(made, conditional=False))
 
   def test_the_end_of_a_preview_is_not_that_of_the_image(self):
     data = with_preview()

@@ -1,8 +1,10 @@
 """A run whose images stay on disk: exact on every engine, even if one goes."""
 
 import gc
+import io
 import os
 import shutil
+import sys
 from unittest import mock
 
 import gin
@@ -117,6 +119,22 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     again, _ = self.train("spoiled", 40)
     for name, value in whole.items():
       self.assertAllEqual(again[name], value, name)
+
+  def test_what_is_left_out_is_told_before_the_first_step(self):
+    for i in range(5):
+      stream_test.damage(f"{self.images}/1/{4 * i + 1}.png")
+    os.makedirs(f"{self.images}/0/none")
+    made = self.make("skipped", 4, "folder.broken = 'skip'")
+    with mock.patch.object(sys, "stdout", io.StringIO()) as out:
+      made.open()
+    self.assertRegex(
+      out.getvalue(),
+      "Note: 5 of 40 images are broken and left out: '.*/1/1.png' "
+      r"\(cannot be decoded .* and 2 more; ",
+    )
+    with open(f"{made.model_dir}/broken.txt") as f:
+      self.assertLen(f.readlines(), 5)
+    self.assertEqual(made.experiment.input_fn.num_images, 31)
 
   def test_of_several_processes_only_what_is_saved_is_named(self):
     made = self.make("several", 40)

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import reading
+from paragan_tf.data import folder, reading
 from paragan_tf.data.encoded import Encoded
 from paragan_tf.types import ImageSpec
 
@@ -96,6 +96,12 @@ def remarks(input_fn: Any) -> List[str]:
     return []
   found = []
   train = source.train
+  if source.broken:
+    total = len(train) + len(source.heldout) + len(source.broken)
+    found.append(
+      f"{len(source.broken):,} of {total:,} images are broken and left out: "
+      f"{folder.named(source.broken)}; a run lists all in its folder."
+    )
   if isinstance(train, Encoded):
     used = np.bincount(train.path, minlength=len(train.paths))
     heldout = source.heldout

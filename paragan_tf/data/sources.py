@@ -53,12 +53,21 @@ class Images(NamedTuple):
 
 
 class Source(NamedTuple):
-  """A named set: a part to train on, and a part kept to measure with."""
+  """A named set: a part to train on, and a part kept to measure with.
+
+  Attributes:
+    name: What it is called.
+    train: To train on.
+    heldout: To measure with.
+    label_names: Of the classes; none without labels.
+    broken: `(file, reason)` of images that were left out.
+  """
 
   name: str
   train: Union[Images, Encoded]
   heldout: Union[Images, Encoded]
   label_names: Tuple[str, ...]
+  broken: Tuple[Tuple[str, str], ...] = ()
 
 
 def from_text(text: str) -> Source:
@@ -95,11 +104,10 @@ def only(source: Source, labels: Sequence[Union[str, int]]) -> Source:
     kept = images.part(np.flatnonzero(new[images.labels] >= 0))
     return kept.with_labels(new[kept.labels])
 
-  return Source(
-    source.name,
-    part(source.train),
-    part(source.heldout),
-    tuple(names[i] for i in ids),
+  return source._replace(
+    train=part(source.train),
+    heldout=part(source.heldout),
+    label_names=tuple(names[i] for i in ids),
   )
 
 
@@ -157,10 +165,12 @@ def folder(
     path: The folder.
     channels: 3 for color, 1 for grey.
     broken: What to do about files that are no images: "refuse" or "skip" them.
+      To skip those that are damaged in the middle, too, all are decoded once;
+      where that takes too long, `tools.make_tfrecords` does it for good.
     num_heldout: How many, by chance, are kept to measure with; a fifth of them,
       and no more than 2,000, by default.
   """
-  listing = list_images(path, broken)
+  listing = list_images(path, broken, decode=broken == "skip")
   n = len(listing.files)
   images = Encoded(
     paths=listing.files,
@@ -170,12 +180,9 @@ def folder(
     labels=listing.labels,
     channels=channels,
   )
-  return _apart(
-    os.path.basename(os.path.abspath(path)),
-    images,
-    num_heldout,
-    listing.label_names,
-  )
+  name = os.path.basename(os.path.abspath(path))
+  made = _apart(name, images, num_heldout, listing.label_names)
+  return made._replace(broken=listing.broken)
 
 
 @gin.register
