@@ -21,7 +21,8 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import folder as folder  # For tools that make sets.
+from paragan_tf.data import flaws as flaws  # For tools that make sets.
+from paragan_tf.data import folder as folder
 from paragan_tf.data import shards as shards
 from paragan_tf.data import sources
 from paragan_tf.data import tfds_sets as tfds_sets

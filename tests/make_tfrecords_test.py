@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from unittest import mock
@@ -85,7 +86,10 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
   def make_some(self, num_files, **arguments):
     """Stops after some files."""
     asked = iter([False] * num_files + [True])
-    self.make(should_stop=lambda: next(asked), **arguments)
+    with self.assertRaisesRegex(
+      make_tfrecords.StopError, f"with {num_files} of"
+    ):
+      self.make(should_stop=lambda: next(asked), **arguments)
 
   def files(self, ending=".tfrecord"):
     found = pathlib.Path(self.output).rglob(f"*{ending}")
@@ -241,7 +245,6 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     ("seed", {"seed": 2}, "`seed` must be 0 .*got 2"),
     ("by_label", {"by_label": True}, "`by_label` must be False .*got True"),
     ("source", {"source": "folder:x"}, "`source` must be .*got folder:x"),
-    ("broken", {"broken": "skip"}, "`broken` must be refuse .*got skip"),
   )
   def test_other_arguments_are_refused(self, changes, words):
     self.make_some(1)
@@ -301,7 +304,32 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     with mock.patch.object(sys, "stdout", io.StringIO()) as out:
       self.make(broken="skip")
     self.assertIn("Left out: cat/bad.jpg (empty)", out.getvalue())
+    self.assertIn("20 images in 3 files, 1 broken ones", out.getvalue())
     self.assert_all_images_once()
+
+  def test_an_image_that_is_damaged_within_is_left_out_when_asked(self):
+    # Whole at both ends, so it is met when it is written.
+    data = encoded(0)
+    bad = data[:200] + bytes(len(data) - 202) + data[-2:]
+    self.write({"ant/x.jpg": bad, "cat/y.jpg": bad})
+    with mock.patch.object(sys, "stdout", io.StringIO()) as out:
+      with self.assertRaisesRegex(ValueError, "^2 images are broken.*=skip"):
+        self.make()
+      self.assertNotIn("manifest.json", os.listdir(self.output))
+      before = self.files()
+      self.make(broken="skip")
+    self.assertEqual(out.getvalue().count("Left out: ant/x.jpg (cannot be"), 2)
+    self.assertIn("20 images in 3 files, 2 broken ones", out.getvalue())
+    self.assertEqual(self.files(), before)
+    self.assert_all_images_once()
+
+  def test_who_stops_it_is_told_so(self):
+    stop = cli.StopSignals("Stopping soon")
+    with mock.patch.object(sys, "stderr", io.StringIO()) as err:
+      os.kill(os.getpid(), signal.SIGTERM)
+      self.assertTrue(stop.asked())
+    self.assertEqual(err.getvalue(), "Stopping soon; again to stop now.\n")
+    self.assertEqual(stop.exit_code, 143)
 
   def test_a_program_of_two_processes_and_its_words(self):
     process = run(
@@ -333,7 +361,8 @@ class PackingTest(tf.test.TestCase):
     content = packing.write_shard(folder, "a", images)
     self.assertEqual(content.pop("sha256"), hashlib.sha256(b"").hexdigest())
     self.assertEqual(
-      content, dict(count=0, bytes=0, offsets=[], sizes=[], labels=[])
+      content,
+      dict(count=0, bytes=0, offsets=[], sizes=[], labels=[], broken=[]),
     )
     self.assertEqual(os.path.getsize(os.path.join(folder, "a")), 0)
 

@@ -103,10 +103,16 @@ def _cannot_write(flag: str, path: str) -> ValueError:
 
 
 class StopSignals:
-  """Turns the first Ctrl-C or SIGTERM into a question: `asked()`."""
+  """Turns the first Ctrl-C or SIGTERM into a question: `asked()`.
 
-  def __init__(self):
+  Attributes:
+    exit_code: What a shell expects of a program that the signal has ended.
+  """
+
+  def __init__(self, words: str = "Stopping after this loop"):
     self._asked = False
+    self._words = words
+    self.exit_code = 1
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._handle)
 
@@ -118,4 +124,5 @@ class StopSignals:
     del frame
     signal.signal(number, signal.SIG_DFL)  # The second one ends it at once.
     self._asked = True
-    print("Stopping after this loop; again to stop now.", file=sys.stderr)
+    self.exit_code = 128 + number
+    print(f"{self._words}; again to stop now.", file=sys.stderr)

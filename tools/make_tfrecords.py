@@ -69,6 +69,10 @@ class Arguments:
   seed: int = 0
 
 
+class StopError(Exception):
+  """Some files are not written, for someone asked to stop."""
+
+
 def main():
   """Reads the flags and writes."""
   arguments = Arguments(
@@ -80,10 +84,14 @@ def main():
     _BROKEN.value,
     _SEED.value,
   )
-  stop = cli.StopSignals()
-  cli.checked(
-    lambda: make(_OUTPUT.value, arguments, _PROCESSES.value, stop.asked)
-  )
+  stop = cli.StopSignals("Stopping after the files under way")
+  try:
+    cli.checked(
+      lambda: make(_OUTPUT.value, arguments, _PROCESSES.value, stop.asked)
+    )
+  except StopError as e:
+    print(e, flush=True)
+    sys.exit(stop.exit_code)
 
 
 def make(
@@ -94,6 +102,7 @@ def make(
 ) -> None:
   """Writes the files that are missing, then the manifest."""
   asked = dataclasses.asdict(arguments)
+  del asked["broken"]  # It may be found out on the way.
   packing.compare(output, asked)
   if _is_complete(output):
     return
@@ -116,16 +125,39 @@ def make(
     for file, rows in plan.items()
     if file not in contents
   ]
-  before = sum(content["count"] for content in contents.values())
+  before = sum(
+    content["count"] + len(content["broken"]) for content in contents.values()
+  )
   written = _written(jobs, num_processes, should_stop)
   for file, content in _shown(written, before, total):
     packing.keep(output, file, content)
     contents[file] = content
   if len(contents) < len(plan):
-    print(f"Stopped with {len(contents)} of {len(plan)} files: start again.")
-    return
-  packing.finish(output, images, {file: contents[file] for file in plan})
-  print(f"{output}: {total:,} images in {len(plan):,} files.")
+    raise StopError(
+      f"Stopped with {len(contents)} of {len(plan)} files; the same command "
+      "goes on from there."
+    )
+  contents = {file: contents[file] for file in plan}
+  num_broken = _judge_broken(contents, arguments.broken)
+  packing.finish(output, images, contents)
+  left_out = num_broken + images.num_broken
+  print(
+    f"{output}: {total - num_broken:,} images in {len(plan):,} files"
+    f"{f', {left_out:,} broken ones left out' if left_out else ''}."
+  )
+
+
+def _judge_broken(contents: Dict[str, packing.Content], broken: str) -> int:
+  """Lists images that could not be decoded, and counts or refuses them."""
+  found = [x for content in contents.values() for x in content["broken"]]
+  for name, reason in found:
+    print(f"Left out: {name} ({reason})", flush=True)
+  if found and broken == "refuse":
+    raise ValueError(
+      f"{len(found):,} images are broken, see above: mend them and name "
+      "another `--output`, or go on without them: `--broken=skip`."
+    )
+  return len(found)
 
 
 def _is_complete(output: str) -> bool:
@@ -213,8 +245,9 @@ def _shown(written: Iterable[_Done], count: int, total: int) -> Iterator[_Done]:
     total=total, initial=count, unit=" images", disable=is_quiet
   ) as bar:
     for file, content in written:
-      count += content["count"]
-      bar.update(content["count"])
+      num = content["count"] + len(content["broken"])
+      count += num
+      bar.update(num)
       now = time.monotonic()
       if is_quiet and (
         count == total or now - last_line_at >= _SECONDS_BETWEEN_LINES

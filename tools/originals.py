@@ -26,7 +26,7 @@ class Image(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FolderImages:
-  """Files of a folder; `names` are relative to it."""
+  """Files of a folder; `names` are relative to it, broken ones left out."""
 
   title: str
   root: str
@@ -34,6 +34,7 @@ class FolderImages:
   sizes: np.ndarray
   labels: Optional[np.ndarray]
   label_names: Tuple[str, ...]
+  num_broken: int = 0
 
   def part(self, rows: np.ndarray) -> "FolderImages":
     """Returns these images, in this order."""
@@ -65,6 +66,7 @@ class TfdsImages:
   names: Tuple[str, ...]
   labels: Optional[np.ndarray]
   label_names: Tuple[str, ...]
+  num_broken: int = 0
 
   def part(self, rows: np.ndarray) -> "TfdsImages":
     """Returns these images, in this order."""
@@ -128,6 +130,7 @@ def _folder(path: str, broken: str) -> FolderImages:
     np.array([os.path.getsize(file) for file in listing.files], np.int64),
     listing.labels,
     listing.label_names,
+    len(listing.broken),
   )
 
 

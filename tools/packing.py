@@ -8,13 +8,14 @@ manifest.json, index.npz    at the end, in place of `parts`
 import hashlib
 import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from tools import cli, originals
 
-# What is in a file: count, bytes, sha256, and lists of offsets, sizes, labels.
+# What is in a file: count, bytes, sha256, lists of offsets, sizes, labels, and
+# of names and reasons of images that are broken and were left out.
 Content = Dict[str, Any]
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -69,7 +70,7 @@ def write_shard(output: str, file: str, images: originals.Images) -> Content:
   path = os.path.join(output, file)
   part = f"{path}.part"
   try:
-    sizes, labels = _write_records(tf, part, images)
+    sizes, labels, broken = _write_records(tf, part, images)
     sha256 = _sha256(part)
     tf.io.gfile.rename(part, path, overwrite=True)
   except (OSError, tf.errors.OpError) as e:
@@ -86,6 +87,7 @@ def write_shard(output: str, file: str, images: originals.Images) -> Content:
     "offsets": (ends - sizes_of_records + _HEADER_BYTES).tolist(),
     "sizes": sizes,
     "labels": labels,
+    "broken": broken,
   }
 
 
@@ -118,16 +120,22 @@ def finish(
 
 
 def _write_records(tf, path: str, images: originals.Images):
-  """Returns the bytes of each record, and the labels."""
+  """Returns the bytes of each record, the labels, and what was left out."""
+  flaws = cli.import_quietly("paragan_tf.api").flaws
   sizes: List[int] = []
   labels: List[Optional[int]] = []
+  broken: List[Tuple[str, str]] = []
   with tf.io.TFRecordWriter(path) as writer:
     for image in images:
+      flaw = flaws.of_bytes(image.data)
+      if flaw is not None:
+        broken.append((image.name, flaw))
+        continue
       record = _record(tf, image)
       writer.write(record)
       sizes.append(len(record))
       labels.append(None if image.label is None else int(image.label))
-  return sizes, labels
+  return sizes, labels, broken
 
 
 def _record(tf, image: originals.Image) -> bytes:
