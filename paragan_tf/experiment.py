@@ -14,6 +14,7 @@ from paragan_tf.engine.estimator import (
   EstimatorLoop,
   make_estimator,
   make_input_fn,
+  timed,
 )
 from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
@@ -273,7 +274,7 @@ class Experiment:
     """Returns the estimator's inner loop, its data standing at `start_step`."""
     return EstimatorLoop(
       estimator,
-      make_input_fn(self.input_fn, start_step),
+      timed(make_input_fn(self.input_fn, start_step)),
       self.images_per_step,
       log,
       self.step.log_names,

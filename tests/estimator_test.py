@@ -3,6 +3,7 @@
 import gc
 import glob
 import os
+import time
 
 import gin
 import numpy as np
@@ -120,6 +121,7 @@ class TrainedTest(tf.test.TestCase):
       self.assertAllClose(scalars[name, 4], line[name])
       self.assertNotAllClose(scalars[name, 1], scalars[name, 4])
     self.assertGreater(line["images_per_second"], 0)
+    self.assertBetween(line["input_wait"], 0.0, 0.9)
 
   def test_samples_are_drawn_from_its_checkpoint(self):
     fresh = build("run.Run.num_steps = 4")
@@ -257,10 +259,38 @@ class InputFnTest(tf.test.TestCase):
       ],
     )
 
+  def test_the_wait_for_each_batch_is_told(self):
+    def slowly(k):
+      time.sleep(0.3)
+      return k
+
+    def input_fn(params):
+      del params
+      data = tf.data.Dataset.range(3).map(
+        lambda k: tf.numpy_function(slowly, [k], tf.int64)
+      )
+      return data.map(lambda k: (tf.fill([2], k), tf.ones([2]))).prefetch(1)
+
+    for params, parts in (({}, 1), (dict(context=Deployment()), 3)):
+      data = iter(estimator.timed(input_fn)(params))
+      features, labels = next(data)
+      self.assertAllEqual(labels, [1.0, 1.0])
+      self.assertAllEqual(features["images"], [0, 0])
+      features, _ = next(data)
+      self.assertEqual(features["wait"].shape, [1])
+      self.assertBetween(features["wait"][0] * parts, 0.2, 5.0)
+      time.sleep(2.0)  # What comes next is there by now: nobody waits for it.
+      features, _ = next(data)
+      self.assertBetween(features["wait"][0] * parts, 0.0, 0.2)
+
   def test_without_labels_there_are_bare_images(self):
     images = tf.data.Dataset.from_tensors((tf.zeros([2]),))
     data = estimator.make_input_fn(lambda params: images, 0)({"batch_size": 2})
     self.assertEqual(data.element_spec, tf.TensorSpec([2]))
+    data = estimator.timed(estimator.make_input_fn(lambda params: images, 0))(
+      {"batch_size": 2}
+    )
+    self.assertCountEqual(data.element_spec, ["images", "wait"])
 
 
 if __name__ == "__main__":

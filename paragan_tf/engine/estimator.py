@@ -23,7 +23,7 @@ from paragan_tf.types import Mode, Scores
 
 _tpu = tf.compat.v1.estimator.tpu
 _ModeKeys = tf.estimator.ModeKeys
-_HOST_LOGS = "host_logs"
+_HOST_LOGS, _HOST_WAIT = "host_logs", "host_wait"
 _NEVER = 1 << 40
 
 # From the variable that counts the steps to a step, with new variables.
@@ -78,8 +78,8 @@ def make_estimator(
 def make_model_fn(make_step: MakeStep, model_dir: str):
   """Returns `model_fn(features, labels, mode, params)` for a TPUEstimator.
 
-  Features are images in TRAIN and EVAL; in PREDICT a dict with `labels`, `z`
-  or both.
+  Features are images in TRAIN and EVAL, or in TRAIN a dict with `images` and
+  `wait`, as of `timed`; in PREDICT a dict with `labels`, `z` or both.
   """
 
   def model_fn(features, labels, mode, params):
@@ -116,6 +116,37 @@ def make_input_fn(
     return data
 
   return estimator_input_fn
+
+
+def timed(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
+  """Returns an `input_fn` whose features are dicts of `images` and `wait`.
+
+  `wait` are the seconds, shape `[1]`, for which nothing came after the batch
+  was asked for; with several hosts, its part of their mean.
+  """
+
+  def timed_input_fn(params):
+    num_hosts = 1
+    if "context" in params:
+      num_hosts = params["context"].current_input_fn_deployment()[2]
+
+    def joined(asked, element):
+      pair = element if isinstance(element, tuple) else (element,)
+      with tf.control_dependencies(tf.nest.flatten(element)):
+        wait = (tf.timestamp() - asked) / num_hosts
+      wait = tf.cast(tf.reshape(wait, [1]), tf.float32)
+      features = {"images": pair[0], "wait": wait}
+      return (features, *pair[1:]) if len(pair) > 1 else features
+
+    # One after the other: the clock is read, then the batch is waited for.
+    asked = tf.data.Dataset.range(_NEVER).map(lambda _: tf.timestamp())
+    data = tf.data.Dataset.zip((asked, input_fn(params))).map(joined)
+    options = tf.data.Options()
+    # Else a thread of TensorFlow's waits, ahead of the device.
+    options.experimental_optimization.inject_prefetch = False
+    return data.with_options(options)
+
+  return timed_input_fn
 
 
 class EstimatorLoop:
@@ -158,29 +189,35 @@ class _LogHook(tf.compat.v1.train.SessionRunHook):
   def begin(self):
     """Finds the variables in the graph."""
     self._step = tf.compat.v1.train.get_global_step()
-    self._logs = next(
-      variable
-      for variable in tf.compat.v1.local_variables()
-      if variable.op.name == _HOST_LOGS
-    )
+    found = {v.op.name: v for v in tf.compat.v1.local_variables()}
+    self._values = [self._step, found[_HOST_LOGS], found[_HOST_WAIT]]
 
   def after_create_session(self, session, coord):
     """Starts the clock."""
     del coord
-    self._last = (int(session.run(self._step)), time.perf_counter())
+    step, _, waited = session.run(self._values)
+    self._last = (int(step), float(waited), time.perf_counter())
 
   def after_run(self, run_context, run_values):
-    """Logs the last step, and the speed since the one before."""
+    """Logs the last step, and speed and waiting since the one before."""
     del run_values
-    step, logs = run_context.session.run([self._step, self._logs])
-    (last_step, last), now = self._last, time.perf_counter()
-    speed = (step - last_step) * self._images_per_step / (now - last)
-    self._last = (int(step), now)
+    step, logs, waited = run_context.session.run(self._values)
+    (last_step, last_waited, last), now = self._last, time.perf_counter()
+    self._last = (int(step), float(waited), now)
     values = dict(zip(self._names, (float(value) for value in logs)))
-    self._log(int(step), {**values, "images_per_second": speed})
+    values["images_per_second"] = (
+      (step - last_step) * self._images_per_step / (now - last)
+    )
+    # What a TPU is fed with may have been asked for before the clock began.
+    values["input_wait"] = min((waited - last_waited) / (now - last), 1.0)
+    self._log(int(step), values)
 
 
-def _train_spec(step: Step, images, labels, model_dir: str):
+def _train_spec(step: Step, features, labels, model_dir: str):
+  images, wait = features, tf.zeros([1])
+  if isinstance(features, Mapping):
+    images, wait = features["images"], features["wait"]
+
   # Inside a `tf.function` the updates keep their order; in a bare graph nothing
   # would order D's update before G reads D.
   @tf.function(autograph=False)
@@ -208,7 +245,7 @@ def _train_spec(step: Step, images, labels, model_dir: str):
     train_op=tf.group(logs, count),
     host_call=(
       _write_summaries(step.log_names, model_dir),
-      [tf.reshape(count, [1]), tf.expand_dims(logs, 0)],
+      [tf.reshape(count, [1]), tf.expand_dims(logs, 0), wait],
     ),
   )
 
@@ -216,22 +253,31 @@ def _train_spec(step: Step, images, labels, model_dir: str):
 def _write_summaries(names: List[str], model_dir: str):
   """Returns what the host does with the logs, a row for each replica."""
 
-  def write(counts, logs):
+  def write(counts, logs, waits):
     means = tf.reduce_mean(logs, 0)
-    kept = tf.compat.v1.get_variable(
-      _HOST_LOGS,
-      [len(names)],
-      initializer=tf.compat.v1.zeros_initializer(),
-      trainable=False,
-      collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
-    )
+    kept = _local_variable(_HOST_LOGS, [len(names)])
+    waited = _local_variable(_HOST_WAIT, [])
     writer = tf.summary.create_file_writer(os.path.join(model_dir, "host_call"))
     with writer.as_default(), tf.summary.record_if(True):
       for i, name in enumerate(names):
         tf.summary.scalar(name, means[i], step=counts[0])
-    return [kept.assign(means), *tf.compat.v1.summary.all_v2_summary_ops()]
+    return [
+      kept.assign(means),
+      waited.assign_add(tf.reduce_sum(waits)),
+      *tf.compat.v1.summary.all_v2_summary_ops(),
+    ]
 
   return write
+
+
+def _local_variable(name: str, shape: List[int]):
+  return tf.compat.v1.get_variable(
+    name,
+    shape,
+    initializer=tf.compat.v1.zeros_initializer(),
+    trainable=False,
+    collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+  )
 
 
 def _eval_spec(step: Step, images, labels):
