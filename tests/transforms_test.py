@@ -68,6 +68,15 @@ class DecodeTest(tf.test.TestCase, parameterized.TestCase):
     for (place, content), image in zip(data, data.map(decode)):
       self.assertAllEqual(image, decode(place, content))
 
+  @parameterized.product(mode=["1", "P", "L", "RGB"], channels=[1, 3])
+  def test_a_bitmap_of_any_kind_is_as_pillow_has_it(self, mode, channels):
+    file = io.BytesIO()
+    PIL.Image.fromarray(PIXELS).convert(mode).save(file, "bmp")
+    got = transforms.decoded(tf.constant(file.getvalue()), channels)
+    with PIL.Image.open(file) as image:
+      expected = np.asarray(image.convert("RGB" if channels == 3 else "L"))
+    self.assertAllEqual(got, expected.reshape([6, 10, channels]))
+
   @parameterized.parameters("png", "webp")
   def test_grey_is_one_channel(self, kind):
     got = transforms.decoded(tf.constant(encoded(kind)), 1)

@@ -138,8 +138,8 @@ def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     exact = "INTEGER_ACCURATE"
     return tf.io.decode_jpeg(encoded, channels, dct_method=exact)
 
-  def webp(encoded):
-    decode = functools.partial(_webp, channels=channels)
+  def pillow(encoded):
+    decode = functools.partial(_pillow, channels=channels)
     # As numbers: NumPy cuts zeros off the end of a text.
     numbers = tf.io.decode_raw(encoded, tf.uint8)
     return tf.numpy_function(decode, [numbers], tf.uint8)
@@ -151,7 +151,9 @@ def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     # Padded, for a file may be shorter than its head.
     head = tf.strings.join([tf.strings.substr(encoded, 0, 12), " " * 12])
     is_webp = tf.equal(tf.strings.substr(head, 8, 4), "WEBP")
-    return tf.cond(is_webp, lambda: webp(encoded), lambda: other(encoded))
+    is_bmp = tf.equal(tf.strings.substr(head, 0, 2), "BM")
+    is_foreign = tf.logical_or(is_webp, is_bmp)
+    return tf.cond(is_foreign, lambda: pillow(encoded), lambda: other(encoded))
 
   first = tf.strings.substr(encoded, 0, 1)
   is_rare = tf.reduce_all(tf.not_equal(first, [b"\xff", b"\x89"]))
@@ -160,8 +162,8 @@ def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
   return image
 
 
-def _webp(content: np.ndarray, channels: int) -> np.ndarray:
-  """Decodes what TensorFlow cannot."""
+def _pillow(content: np.ndarray, channels: int) -> np.ndarray:
+  """Decodes what TensorFlow cannot: WebP, and BMP with a palette or to grey."""
   import PIL.Image
 
   with PIL.Image.open(io.BytesIO(content.tobytes())) as image:
