@@ -68,12 +68,23 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual({p.num_readers for p in found}, {2})
 
   def test_bounds_are_never_left(self):
-    for trace in ([STARVED] * 200, [BLOCKED] * 200, [CALM] * 5000):
+    late, soon = (
+      Observation(0.0, 0.01, 5.0, 50.0),
+      Observation(0, 0.1, 0.1, 0.1),
+    )
+    for trace in (
+      [STARVED] * 200,
+      [BLOCKED] * 200,
+      [CALM] * 5000,
+      [late] * 300 + [soon] * 600,
+    ):
       for plan in plans(trace):
         self.assertBetween(plan.num_readers, 2, 32)
         self.assertBetween(plan.depth, 2, 64)
     self.assertEqual(plans([STARVED] * 200)[-1], Plan(32, 2))
     self.assertEqual(plans([BLOCKED] * 200)[-1], Plan(2, 64))
+    self.assertEqual(plans([late] * 300)[-1], Plan(32, 64))
+    self.assertEqual(plans([late] * 300 + [soon] * 600)[-1], Plan(2, 3))
 
   def test_one_hiccup_changes_nothing(self):
     found = plans([CALM] * 40 + [STARVED] + [CALM] * 20)
@@ -130,6 +141,10 @@ class TraceTest(tf.test.TestCase):
     most = max(plan.num_readers for plan in found[580:1000])
     self.assertBetween(most, 16, 32)
     self.assertLessEqual(found[-1].num_readers, 4)
+    # A latency of 1.6 seconds is sixteen steps, one of 0.16 less than two.
+    self.assertLessEqual(max(plan.depth for plan in found[:400]), 4)
+    self.assertBetween(max(plan.depth for plan in found[580:1000]), 17, 64)
+    self.assertLessEqual(found[-1].depth, 4)
     # 20 seconds of burst would be 160 of waiting for two readers.
     self.assertLess(waits.sum(), 12)
 

