@@ -84,10 +84,17 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(reference.labels, IDS[:12] % 3)
     self.assertAllEqual(adapted.reference(5).pixels, pixels(IDS[:5]))
 
-  def test_a_label_that_is_too_large_is_told(self):
-    adapted = AdaptedInput(singles, num_classes=2)
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "below 2"):
-      list(adapted({"batch_size": 24}).take(1))
+  @parameterized.parameters(7, -1)
+  def test_a_label_that_is_no_class_is_told(self, wrong):
+    def input_fn():
+      labels = np.array([0, 1, wrong])
+      return tf.data.Dataset.from_tensor_slices((pixels(IDS[:3]), labels))
+
+    adapted = AdaptedInput(input_fn, num_classes=2)
+    with self.assertRaisesRegex(
+      tf.errors.InvalidArgumentError, "must be from 0 to 1, got"
+    ):
+      list(adapted({"batch_size": 3}).take(1))
 
   @parameterized.named_parameters(
     ("no_function", 5, 0, "must be a function.*got int"),

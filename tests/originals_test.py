@@ -57,8 +57,10 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
       },
     )
 
-  def open(self, name="tiny", split="train"):
-    return originals.open_source(f"tfds:{name}", split, self.folder, "refuse")
+  def open(self, name="tiny", split="train", keys=(None, None)):
+    return originals.open_source(
+      f"tfds:{name}", split, self.folder, "refuse", keys
+    )
 
   def test_encoded_images_come_as_they_are(self):
     self.store_encoded()
@@ -118,8 +120,26 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_set_without_images_is_refused(self):
     self.store({"x": TEXT, "label": LABEL}, lambda i: {"x": "x", "label": 0})
-    with self.assertRaisesRegex(ValueError, "`image`.*'tiny' has x, label"):
+    with self.assertRaisesRegex(ValueError, "'tiny' must have an im.*x, label"):
       self.open()
+
+  def test_of_several_features_some_can_be_named(self):
+    self.store(
+      {"a": ENCODED, "b": ENCODED, "kind": LABEL, "label": LABEL},
+      lambda i: {
+        "a": io.BytesIO(jpeg(i)),
+        "b": io.BytesIO(jpeg(i + NUM)),
+        "kind": (i + 1) % 3,
+        "label": i % 3,
+      },
+    )
+    with self.assertRaisesRegex(ValueError, "`image_key` must be one of"):
+      self.open()
+    images = self.open(keys=("b", "kind"))
+    self.assertEqual(
+      [image[:2] for image in images],
+      [(jpeg(i + NUM), (i + 1) % 3) for i in range(NUM)],
+    )
 
   def test_an_unknown_split_is_refused(self):
     self.store_encoded()

@@ -117,6 +117,16 @@ class PatientTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, "`num_tries` must be at least 1"):
       reading.Patient(num_tries=0)
 
+  def test_words_of_tensorflow_come_without_its_nodes(self):
+    data = tf.data.Dataset.from_tensors(b"\xff\xd8\xff").map(tf.io.decode_jpeg)
+    with self.assertRaises(tf.errors.OpError) as caught:
+      next(iter(data))
+    text = reading.plain(caught.exception)
+    self.assertRegex(text, r"^jpeg::Uncompress failed.*\w\.?$")
+    self.assertNotIn("{{", text)
+    self.assertNotIn("[", text)
+    self.assertEqual(reading.plain(OSError()), "OSError")
+
 
 if __name__ == "__main__":
   tf.test.main()

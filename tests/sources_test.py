@@ -162,6 +162,11 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
     ("other_name", {"x_train": np.zeros([5, 4, 4], np.uint8)}, "x_train"),
     ("nothing", {}, "`images`"),
     (
+      "empty",
+      {"images": np.zeros([0, 4, 4], np.uint8), "labels": np.zeros([0], int)},
+      "must hold images, got none",
+    ),
+    (
       "too_few_labels",
       {"images": np.zeros([5, 4, 4], np.uint8), "labels": np.zeros([4], int)},
       r"`labels`.*\[4\] for 5",
@@ -203,11 +208,22 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_file_of_one_array_is_refused(self):
     path = os.path.join(self.get_temp_dir(), "images.npy")
     np.save(path, np.zeros([5, 4, 4], np.uint8))
-    self.assert_refused(path, re.escape("npz"))
+    self.assert_refused(path, re.escape("name it 'npy:PATH'"))
+
+  def test_a_file_of_several_arrays_is_no_array(self):
+    path = self.path(images=np.zeros([5, 4, 4], np.uint8))
+    with self.assertRaisesRegex(ValueError, "set.npz' is an npz .*'npz:PATH'"):
+      sources.npy(path)
+
+  @parameterized.parameters((20, 4), (9990, 1998), (10500, 2000))
+  def test_a_fifth_is_held_out_and_no_more_than_2000(self, num, expected):
+    path = self.path(images=np.zeros([num, 4, 4], np.uint8))
+    self.assertLen(sources.npz(path).heldout.pixels, expected)
+    self.assertLen(sources.npz(path).train.pixels, num - expected)
 
   def test_too_few_images_are_refused(self):
     path = self.path(images=np.zeros([5, 4, 4], np.uint8))
-    with self.assertRaisesRegex(ValueError, "`num_heldout`.*4.*2000"):
+    with self.assertRaisesRegex(ValueError, "`num_heldout`.*4.*got 1"):
       sources.npz(path)
 
 

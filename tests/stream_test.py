@@ -134,9 +134,13 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     for i in range(200):  # In bursts: what adapts itself would grow.
       next(data)
       time.sleep(0.0 if i % 20 else 0.02)
-    time.sleep(0.3)
     (running,) = input_fn._train._running
-    # The two, one that waits for its place, and those being decoded.
+    for _ in range(100):  # Until the two are there,
+      if running().meter().num_given >= 202:
+        break
+      time.sleep(0.1)
+    time.sleep(0.3)
+    # one that waits for its place, and those being decoded.
     self.assertBetween(running().meter().num_given - 200, 2, 8)
     del data
 
@@ -254,6 +258,27 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     # Nobody asks for labels here.
     free = self.make("tfrecord", labels={29: wrong}, conditional=False)
     self.assertLen(list(free({"batch_size": 4}).take(12)), 12)
+
+  def test_features_of_records_may_have_other_names(self):
+    path = write_shards(f"{self.get_temp_dir()}/names")
+    for file in tf.io.gfile.glob(path):
+      records = [r.numpy() for r in tf.data.TFRecordDataset(file)]
+      with tf.io.TFRecordWriter(file) as writer:
+        for record in records:
+          # As long as before, so that lengths in the record are right.
+          record = record.replace(b"image", b"im/en")
+          writer.write(record.replace(b"label", b"class"))
+    keys = dict(image_key="im/en", label_key="class")
+    input_fn = InputFn(
+      lambda: sources.tfrecord(path, num_classes=3, **keys),
+      resolution=SIDE,
+      streaming=SMALL,
+    )
+    for images, labels in self.elements(input_fn, 6):
+      self.assertAllEqual(labels, images % 3)
+    usual = InputFn(lambda: sources.tfrecord(path), SIDE, conditional=False)
+    with self.assertRaisesRegex(ValueError, "parsed.*`tfrecord.image_key`"):
+      usual.reference()
 
   def test_a_meter_and_a_failure_of_replicas_with_their_own_labels(self):
     input_fn = self.make("folder", by_label=True)

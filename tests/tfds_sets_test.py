@@ -7,10 +7,12 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl.testing import parameterized
 
-from paragan_tf.data import sources
+from paragan_tf.data import preflight, sources
 from paragan_tf.data.input_fn import InputFn
 
-NUM = {"train": 12, "test": 5}
+NUM = {"train": 12, "test": 5, "validation": 4}
+IMAGE = tfds.features.Image(shape=(8, 8, 3))
+LABEL = tfds.features.ClassLabel(names=["cat", "dog", "owl"])
 
 
 def pixels(i):
@@ -22,11 +24,18 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
   def store(self, name="tiny", splits=("train", "test"), **features):
     """Stores a set on disk; images of `test` are numbered from 12 on."""
     features = features or {
-      "picture": tfds.features.Image(shape=(8, 8, 3)),
-      "kind": tfds.features.ClassLabel(names=["cat", "dog", "owl"]),
+      "picture": IMAGE,
+      "kind": LABEL,
     }
-    values = {"picture": pixels, "kind": lambda i: i % 3, "text": str}
-    firsts = {"train": 0, "test": 12}
+    values = {
+      "picture": pixels,
+      "image": pixels,
+      "mask": lambda i: pixels(0),
+      "kind": lambda i: i % 3,
+      "label": lambda i: i % 3 if i < 12 or i > 16 else -1,
+      "text": str,
+    }
+    firsts = {"train": 0, "test": 12, "validation": 17}
     tfds.dataset_builders.store_as_tfds_dataset(
       name=name,
       version="1.0.0",
@@ -96,8 +105,45 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_what_has_no_image_is_told(self):
     self.store("words", splits=("train",), text=tfds.features.Text())
-    with self.assertRaisesRegex(ValueError, "'words' must have one image.*no"):
+    with self.assertRaisesRegex(ValueError, "'words' must have an image.*text"):
       self.source("words")
+
+  def test_of_several_features_those_of_the_usual_names_are_taken(self):
+    both = dict(image=IMAGE, mask=IMAGE, kind=LABEL, label=LABEL)
+    self.store("usual", **both)
+    # Labels of the split `test` are unknown, so two images are kept back.
+    numbers, labels, _ = self.seen(self.source("usual"))
+    self.assertLen(set(numbers), 10)
+    self.assertAllEqual(labels, numbers % 3)
+    other = self.source("usual", image_key="mask", label_key="kind")
+    self.assertAllEqual(self.seen(other)[0], [0] * 12)
+    with self.assertRaisesRegex(
+      ValueError, r"`label_key` must be one of \['kind', 'label'\].*got 'x'"
+    ):
+      self.source("usual", label_key="x")
+
+  def test_of_several_features_one_must_be_named(self):
+    self.store("others", picture=IMAGE, mask=IMAGE, kind=LABEL)
+    with self.assertRaisesRegex(
+      ValueError, "several: set `sources.tfds.image_key`"
+    ):
+      self.source("others")
+    source = self.source("others", image_key="picture")
+    self.assertCountEqual(self.seen(source)[0], range(12))
+
+  def test_it_is_measured_with_images_whose_labels_are_known(self):
+    splits = ("train", "test", "validation")
+    self.store("half", splits=splits, image=IMAGE, label=LABEL)
+    _, _, input_fn = self.seen(self.source("half"))
+    heldout = input_fn.heldout().pixels[:, 0, 0, 0] // 10
+    self.assertCountEqual(heldout, range(17, 21))
+    unknown = self.source("half", heldout_split="test")
+    with self.assertRaisesRegex(
+      ValueError, "Images to measure with .*from 0 to 2, got -1"
+    ):
+      preflight.check(InputFn(lambda: unknown, resolution=8), 4)
+    free = InputFn(lambda: unknown, resolution=8, conditional=False)
+    preflight.check(free, 4)
 
   def test_another_format_is_told(self):
     builder = mock.Mock()

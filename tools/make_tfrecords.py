@@ -49,6 +49,13 @@ _BROKEN = flags.DEFINE_enum(
 )
 _SEED = flags.DEFINE_integer("seed", 0, "Settles the order of the images.")
 
+_IMAGE_KEY = flags.DEFINE_string(
+  "image_key", None, "Feature of a tfds set to take as the image."
+)
+_LABEL_KEY = flags.DEFINE_string(
+  "label_key", None, "Feature of a tfds set to take as the label."
+)
+
 _BYTES_OF_A_SHARD = 100e6
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -67,6 +74,8 @@ class Arguments:
   data_dir: Optional[str] = None
   broken: str = "refuse"
   seed: int = 0
+  image_key: Optional[str] = None
+  label_key: Optional[str] = None
 
 
 class StopError(Exception):
@@ -83,6 +92,8 @@ def main():
     _DATA_DIR.value,
     _BROKEN.value,
     _SEED.value,
+    _IMAGE_KEY.value,
+    _LABEL_KEY.value,
   )
   stop = cli.StopSignals("Stopping after the files under way")
   try:
@@ -107,7 +118,11 @@ def make(
   if _is_complete(output):
     return
   images = originals.open_source(
-    arguments.source, arguments.split, arguments.data_dir, arguments.broken
+    arguments.source,
+    arguments.split,
+    arguments.data_dir,
+    arguments.broken,
+    (arguments.image_key, arguments.label_key),
   )
   if arguments.by_label:
     images = originals.with_labels(images)

@@ -15,6 +15,9 @@ import numpy as np
 
 from tools import cli
 
+# Names of the image and the label in a record; `None` to find them out.
+Keys = Tuple[Optional[str], Optional[str]]
+
 
 class Image(NamedTuple):
   """One image; `label` is `None` where there are none."""
@@ -55,10 +58,14 @@ class FolderImages:
 
 @dataclasses.dataclass(frozen=True)
 class TfdsImages:
-  """Records of a tfds set; `labels` are known once they were read."""
+  """Records of a tfds set; `labels` are known once they were read.
+
+  `keys` are the names of the image and the label in a record.
+  """
 
   title: str
   folder: str
+  keys: Tuple[str, str]
   paths: Tuple[str, ...]
   shards: np.ndarray
   offsets: np.ndarray
@@ -80,7 +87,7 @@ class TfdsImages:
     )
 
   def __iter__(self) -> Iterator[Image]:
-    read = _record_reader(self.folder)
+    read = _record_reader(self.folder, *self.keys)
     tf = cli.import_quietly("tensorflow")
     for i, name in enumerate(self.names):
       # Opening is cheap beside the rest, and a set may have many files.
@@ -93,14 +100,21 @@ Images = Union[FolderImages, TfdsImages]
 
 
 def open_source(
-  source: str, split: str, data_dir: Optional[str], broken: str
+  source: str,
+  split: str,
+  data_dir: Optional[str],
+  broken: str,
+  keys: Keys = (None, None),
 ) -> Images:
-  """Returns the images of `folder:PATH` or `tfds:NAME`, unread."""
+  """Returns the images of `folder:PATH` or `tfds:NAME`, unread.
+
+  `keys` are the features of a tfds set to take, chosen where they are `None`.
+  """
   kind, _, name = source.partition(":")
   if kind == "folder" and name:
     return _folder(name, broken)
   if kind == "tfds" and name:
-    return _tfds(name, split, data_dir)
+    return _tfds(name, split, data_dir, keys)
   raise ValueError(
     f"`--source` must be folder:PATH or tfds:NAME, got {source}."
   )
@@ -134,50 +148,57 @@ def _folder(path: str, broken: str) -> FolderImages:
   )
 
 
-def _tfds(name: str, split: str, data_dir: Optional[str]) -> TfdsImages:
+def _tfds(
+  name: str, split: str, data_dir: Optional[str], keys: Keys
+) -> TfdsImages:
   sets = cli.import_quietly("paragan_tf.api").tfds_sets
   info = sets.prepared(name, data_dir).info
   features = dict(info.features.items())
-  _check_image(name, features)
+  image, label = _features(features, name, keys)
   index = sets.records(info, split)
   return TfdsImages(
     info.full_name,
     str(info.data_dir),
+    (image, label),
     index.paths,
     index.shard,
     index.offset,
     index.size,
     tuple(f"{split}-{i}" for i in range(len(index.shard))),
     None,
-    tuple(getattr(features.get("label"), "names", None) or ()),
+    tuple(getattr(features.get(label), "names", None) or ()),
   )
 
 
-def _check_image(name: str, features) -> None:
+def _features(features, name: str, keys: Keys) -> Tuple[str, str]:
+  """Returns the image and the label; the image may be an array, too."""
+  image = features.get(keys[0] or "image")
   tfds = cli.import_quietly("tensorflow_datasets")
-  image = features.get("image")
-  if isinstance(image, tfds.features.Image):
-    return
-  if image is None or image.np_dtype != np.uint8 or len(image.shape) != 3:
-    raise ValueError(
-      f"`--source` must be a set with an `image`, uint8 [h, w, c]; "
-      f"'{name}' has {', '.join(features)}."
-    )
+  is_array = (
+    image is not None
+    and not isinstance(image, tfds.features.Image)
+    and image.np_dtype == np.uint8
+    and len(image.shape) == 3
+  )
+  if is_array:
+    return keys[0] or "image", keys[1] or "label"
+  sets = cli.import_quietly("paragan_tf.api").tfds_sets
+  return tuple(sets.choose(features, name, *keys))
 
 
 @functools.cache
-def _record_reader(folder: str):
+def _record_reader(folder: str, image: str, label: str):
   """Returns a function from a record of a set to an `Image`."""
   tfds = cli.import_quietly("tensorflow_datasets")
   features = tfds.builder_from_directory(folder).info.features
   kinds = dict(features.items())
-  is_encoded = isinstance(kinds["image"], tfds.features.Image)
-  has_label = isinstance(kinds.get("label"), tfds.features.ClassLabel)
-  decoders = {"image": tfds.decode.SkipDecoding()} if is_encoded else {}
+  is_encoded = isinstance(kinds[image], tfds.features.Image)
+  has_label = isinstance(kinds.get(label), tfds.features.ClassLabel)
+  decoders = {image: tfds.decode.SkipDecoding()} if is_encoded else {}
 
   def read(record: bytes, name: str) -> Image:
     example = features.deserialize_example_np(record, decoders=decoders)
-    data = example["image"]
+    data = example[image]
     if not is_encoded:
       tf = cli.import_quietly("tensorflow")
       data = tf.io.encode_png(data).numpy()
@@ -185,7 +206,7 @@ def _record_reader(folder: str):
     if isinstance(file_name, bytes):
       name = file_name.decode()
     # tfds writes -1 where there is a feature and no label.
-    label = example["label"] if has_label and example["label"] >= 0 else None
-    return Image(data, label, name)
+    known = has_label and example[label] >= 0
+    return Image(data, example[label] if known else None, name)
 
   return read

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf.data import flaws
 from paragan_tf.data.sources import Images
 from paragan_tf.types import ImageSpec
 
@@ -121,11 +122,8 @@ class AdaptedInput:
     images = tf.cast(images, tf.float32)
     if not labels:
       return (images,)
-    ids = tf.reshape(tf.cast(labels[0], tf.int32), [-1])
-    message = f"Labels must be class ids below {self._num_classes}."
-    known = tf.debugging.assert_less(ids, self._num_classes, message)
-    with tf.control_dependencies([known]):
-      return images, tf.identity(ids)
+    ids = tf.reshape(tf.cast(labels[0], tf.int64), [-1])
+    return images, flaws.checked_labels(ids, self._num_classes)
 
 
 def _part(images: Images, rows: slice) -> Images:

@@ -58,8 +58,15 @@ class InputFn:
     prefetch: int = 2,
     seed: int = 0,
   ):
-    if resolution < 4:
-      raise ValueError(f"`resolution` must be at least 4, got {resolution}.")
+    if not isinstance(resolution, int) or resolution < 4:
+      raise ValueError(
+        f"`resolution` must be a number, at least 4, got {resolution!r}."
+      )
+    if not isinstance(source, str) and not callable(source):
+      raise ValueError(
+        "`source` must be a text as 'folder:PATH', or a function as "
+        f"@sources.fashion, got {source!r}."
+      )
     found = sources.from_text(source) if isinstance(source, str) else source()
     if only_labels is not None:
       found = sources.only(found, only_labels)
@@ -173,10 +180,10 @@ class InputFn:
     rows = np.random.RandomState(0).permutation(self.num_images)[:most]
     return self._train.images(rows)
 
-  def heldout(self) -> sources.Images:
+  def heldout(self, most: Optional[int] = None) -> sources.Images:
     """Returns the images kept to measure with, at the resolution."""
     heldout = self._set(self.source.heldout)
-    return heldout.images(np.arange(len(heldout)))
+    return heldout.images(np.arange(len(heldout))[:most])
 
   def _set(self, images: Union[sources.Images, Encoded]):
     if isinstance(images, Encoded):

@@ -9,7 +9,7 @@ from paragan_tf.data import folder, reading
 from paragan_tf.data.encoded import Encoded
 from paragan_tf.types import ImageSpec
 
-_MOST = 64  # Images to look at.
+_MOST, _MOST_HELDOUT = 64, 8  # Images to look at.
 _ROUNDING = 1e-3
 
 
@@ -28,10 +28,27 @@ def check(input_fn: Any, images_per_step: int) -> None:
       "fewer to measure with (`num_heldout`)."
     )
   source = getattr(input_fn, "source", None)
-  if source is not None and source.train.labels is not None:
-    check_labels(input_fn.name, source.train.labels, len(source.label_names))
+  if source is not None:
+    if source.train.labels is not None:
+      check_labels(input_fn.name, source.train.labels, len(source.label_names))
+    _check_heldout(input_fn)
   data = input_fn({"batch_size": min(images_per_step, _MOST)})
   check_batch(input_fn.name, first(input_fn, data), input_fn.spec)
+
+
+def _check_heldout(input_fn: Any) -> None:
+  """Looks at some images that are needed when all is trained."""
+  try:
+    labels = input_fn.source.heldout.labels
+    if isinstance(input_fn.source.heldout, Encoded):
+      looked_at = input_fn.heldout(_MOST_HELDOUT).labels
+      labels = looked_at if labels is None else labels
+    if labels is not None and input_fn.spec.num_classes:
+      check_labels(input_fn.name, labels, input_fn.spec.num_classes)
+  except ValueError as e:
+    raise ValueError(
+      f"Images to measure with (`num_heldout`, `heldout_split`): {e}"
+    ) from e
 
 
 def first(input_fn: Any, data: tf.data.Dataset) -> List[np.ndarray]:

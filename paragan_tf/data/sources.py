@@ -10,18 +10,15 @@ tfds:NAME         a set of tensorflow-datasets
 
 import importlib.resources
 import os
-import zipfile
-import zlib
 from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import gin
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import shards, tfds_sets
+from paragan_tf.data import arrays, shards, tfds_sets
 from paragan_tf.data.encoded import Encoded
 from paragan_tf.data.folder import list_images
-from paragan_tf.data.layout import channels_last
 
 _NUM_HELDOUT = 2000
 
@@ -68,6 +65,13 @@ class Source(NamedTuple):
   heldout: Union[Images, Encoded]
   label_names: Tuple[str, ...]
   broken: Tuple[Tuple[str, str], ...] = ()
+
+  @property
+  def num_heldout(self) -> int:
+    """How many images are kept to measure with."""
+    if isinstance(self.heldout, Encoded):
+      return len(self.heldout)
+    return len(self.heldout.pixels)
 
 
 def from_text(text: str) -> Source:
@@ -119,37 +123,30 @@ def fashion(num_heldout: int = 2000) -> Source:
   """
   package = importlib.resources.files("paragan_tf.data")
   with (package / "files" / "fashion_mnist.npz").open("rb") as f:
-    arrays = _read(f, "the embedded Fashion-MNIST file")
-  pixels = np.pad(arrays["images"], [(0, 0), (2, 2), (2, 2)])[..., None]
-  names = tuple(str(name) for name in arrays["label_names"])
-  return _split("fashion", pixels, arrays["labels"], names, num_heldout)
+    found = arrays.read_npz(f, "The embedded Fashion-MNIST file")
+  pixels = np.pad(found["images"], [(0, 0), (2, 2), (2, 2)])[..., None]
+  names = tuple(str(name) for name in found["label_names"])
+  return _split("fashion", pixels, found["labels"], names, num_heldout)
 
 
 @gin.register
-def npz(path: str, num_heldout: int = 2000) -> Source:
+def npz(path: str, num_heldout: Optional[int] = None) -> Source:
   """Returns arrays of a file: `images` `[n, h, w(, c)]` uint8, `labels` `[n]`.
 
   `labels` may be missing. The last `num_heldout` images are kept to measure
-  with.
+  with; a fifth of them, and no more than 2,000, by default.
   """
-  if not os.path.isfile(path):
-    raise ValueError(f"`path` must be an npz file, got '{path}': not there.")
-  with open(path, "rb") as f:
-    arrays = _read(f, f"'{path}'")
-  return _from_arrays(path, arrays, num_heldout)
+  return _from_arrays(path, *arrays.load_npz(path), num_heldout)
 
 
 @gin.register
 def npy(
   path: str,
   labels_path: Optional[str] = None,
-  num_heldout: int = 2000,
+  num_heldout: Optional[int] = None,
 ) -> Source:
   """Returns the array of a file, `[n, h, w(, c)]` uint8, with labels `[n]`."""
-  arrays = {"images": _load(path)}
-  if labels_path is not None:
-    arrays["labels"] = _load(labels_path)
-  return _from_arrays(path, arrays, num_heldout)
+  return _from_arrays(path, *arrays.load_npy(path, labels_path), num_heldout)
 
 
 @gin.register
@@ -191,6 +188,8 @@ def tfrecord(
   channels: int = 3,
   num_classes: Optional[int] = None,
   num_heldout: Optional[int] = None,
+  image_key: Optional[str] = None,
+  label_key: Optional[str] = None,
 ) -> Source:
   """Returns the images of TFRecords, local, gs:// or http(s)://.
 
@@ -200,8 +199,17 @@ def tfrecord(
     num_classes: How many labels there are, where no manifest says it.
     num_heldout: How many, by chance, are kept to measure with; a fifth of them,
       and no more than 2,000, by default.
+    image_key: The feature with the image; by default what the manifest says, or
+      "image". Others call it "image/encoded".
+    label_key: The one with its class id; likewise, or "label".
   """
   index = shards.find(pattern)
+  features = shards.Features(
+    image_key or index.features.image, label_key or index.features.label
+  )
+  if features.label != index.features.label:  # Not the labels of the manifest.
+    index = index._replace(labels=None)
+  index = index._replace(features=features)
   names = index.label_names
   if not names:
     names = tuple(str(i) for i in range(num_classes or 0))
@@ -216,6 +224,8 @@ def tfds(
   split: str = "train",
   heldout_split: Optional[str] = None,
   num_heldout: Optional[int] = None,
+  image_key: Optional[str] = None,
+  label_key: Optional[str] = None,
 ) -> Source:
   """Returns a set of tensorflow-datasets that was built before.
 
@@ -223,22 +233,26 @@ def tfds(
     name: As `tfds build` takes it.
     data_dir: Where it was built; tensorflow-datasets' own folder by default.
     split: What to train on.
-    heldout_split: What to measure with; by default "test" or "validation", or
-      some of `split` where there is neither.
+    heldout_split: What to measure with; by default "test" or "validation",
+      whichever has labels, or some of `split` where there is neither.
     num_heldout: How many of those; no more than 2,000 by default.
+    image_key: The feature with the image; "image" by default, or the only one.
+    label_key: The one with its label; "label" by default, or the only one.
   """
-  built = tfds_sets.find(name, data_dir)
-  images = _records(built.index(split), built.channels, bool(built.label_names))
+  built = tfds_sets.find(name, data_dir, image_key, label_key)
+  names = built.label_names
+
+  def records(split):
+    return _records(built.index(split), built.channels, bool(names))
+
+  images = records(split)
   if heldout_split is None:
-    others = [x for x in ("test", "validation") if x in built.splits]
-    heldout_split = others[0] if others and split not in others else None
+    heldout_split = built.usual_heldout(split)
   if heldout_split is None:
-    return _apart(name, images, num_heldout, built.label_names)
-  heldout = _records(
-    built.index(heldout_split), built.channels, bool(built.label_names)
-  )
+    return _apart(name, images, num_heldout, names)
+  heldout = records(heldout_split)
   rows = _some(len(heldout), min(num_heldout or _NUM_HELDOUT, len(heldout)))
-  return Source(name, images, heldout.part(rows), built.label_names)
+  return Source(name, images, heldout.part(rows), names)
 
 
 KINDS: Dict[str, Callable[..., Source]] = {
@@ -287,66 +301,19 @@ def _apart(
 ) -> Source:
   """Keeps some images back, from anywhere: files may be sorted by class."""
   n = len(images)
-  count = min(_NUM_HELDOUT, n // 5) if num_heldout is None else num_heldout
+  count = _usual_heldout(n) if num_heldout is None else num_heldout
   _check_heldout(count, n)
   rows = _some(n, count)
   others = np.setdiff1d(np.arange(n), rows)
   return Source(name, images.part(others), images.part(rows), label_names)
 
 
-def _load(path: str) -> np.ndarray:
-  try:
-    return np.load(path)
-  except (OSError, ValueError, EOFError) as e:
-    raise ValueError(
-      f"`path` must be an npy file that can be read, got '{path}' ({e})."
-    ) from e
-
-
-def _from_arrays(
-  path: str, arrays: Dict[str, np.ndarray], num_heldout: int
-) -> Source:
-  pixels, labels = arrays.get("images"), arrays.get("labels")
-  if pixels is None or pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
-    found = {k: f"{v.dtype}{list(v.shape)}" for k, v in arrays.items()}
-    raise ValueError(
-      f"'{path}' must hold `images`, uint8 [n, h, w], [n, h, w, c] or "
-      f"[n, c, h, w], got {found}."
-    )
-  if labels is not None and labels.shape != pixels.shape[:1]:
-    raise ValueError(
-      f"`labels` of '{path}' must have one id an image, got shape "
-      f"{list(labels.shape)} for {len(pixels)} images."
-    )
-  if labels is not None and (labels.dtype.kind not in "iu" or labels.min() < 0):
-    raise ValueError(
-      f"`labels` of '{path}' must be integers from 0 up, got "
-      f"{labels.dtype} from {labels.min()}."
-    )
-  pixels = pixels[..., None] if pixels.ndim == 3 else channels_last(pixels)
+def _from_arrays(path: str, pixels, labels, num_heldout) -> Source:
   count = 0 if labels is None else int(labels.max()) + 1
   names = tuple(str(i) for i in range(count))
+  if num_heldout is None:
+    num_heldout = _usual_heldout(len(pixels))
   return _split(os.path.basename(path), pixels, labels, names, num_heldout)
-
-
-def _read(file, what: str):
-  try:
-    with np.load(file) as arrays:
-      return dict(arrays)
-  except (
-    zipfile.BadZipFile,
-    zlib.error,
-    ValueError,
-    EOFError,
-    OSError,
-    KeyError,
-    TypeError,
-    RuntimeError,
-  ) as e:
-    raise ValueError(
-      f"{what[0].upper()}{what[1:]} cannot be read as an npz file ({e}): it is "
-      "damaged; copy it again."
-    ) from e
 
 
 def _split(name, pixels, labels, label_names, num_heldout) -> Source:
@@ -359,6 +326,10 @@ def _split(name, pixels, labels, label_names, num_heldout) -> Source:
     return Images(pixels[rows], None if labels is None else labels[rows])
 
   return Source(name, part(slice(cut)), part(slice(cut, None)), label_names)
+
+
+def _usual_heldout(n: int) -> int:
+  return min(_NUM_HELDOUT, n // 5)
 
 
 def _check_heldout(num_heldout: int, n: int) -> None:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple
 
 import numpy as np
+import tensorflow as tf
 
-from paragan_tf.data import shards
+from paragan_tf.data import reading, shards
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,24 @@ class Built:
     index = records(self.info, split)
     return index._replace(label_names=self.label_names, features=self.features)
 
+  def usual_heldout(self, split: str) -> Optional[str]:
+    """Returns the split to measure with, if there is one with labels."""
+    others = [x for x in ("test", "validation") if x in self.splits]
+    if split in others:
+      return None
+    return next(filter(self._has_labels, others), None)
+
+  def _has_labels(self, split: str) -> bool:
+    """Tells by its first record, for either all are known or none is."""
+    if not self.label_names:
+      return True
+    index = self.index(split)
+    path = index.paths[index.shard[0]]
+    record = reading.read(path, int(index.offset[0]), int(index.size[0]))
+    feature = tf.train.Example.FromString(record).features.feature
+    (label,) = feature[self.features.label].int64_list.value
+    return label >= 0
+
 
 def records(info: Any, split: str) -> shards.Index:
   """Returns where each record of a split is; as tfds names them, parts too."""
@@ -55,9 +74,24 @@ def records(info: Any, split: str) -> shards.Index:
   )
 
 
-def find(name: str, data_dir: Optional[str] = None) -> Built:
-  """Returns a set that was built in `data_dir`."""
-  return _described(prepared(name, data_dir).info, name)
+def find(
+  name: str,
+  data_dir: Optional[str] = None,
+  image_key: Optional[str] = None,
+  label_key: Optional[str] = None,
+) -> Built:
+  """Returns a set that was built in `data_dir`, and which features to take."""
+  info = prepared(name, data_dir).info
+  kinds = dict(info.features.items())
+  features = choose(kinds, name, image_key, label_key)
+  label = kinds.get(features.label)
+  return Built(
+    info,
+    features,
+    int(np.asarray(kinds[features.image].shape[-1] or 3)),
+    tuple(getattr(label, "names", None) or ()),
+    tuple(info.splits),
+  )
 
 
 def prepared(name: str, data_dir: Optional[str] = None) -> Any:
@@ -82,31 +116,47 @@ def prepared(name: str, data_dir: Optional[str] = None) -> Any:
   return builder
 
 
-def _described(info: Any, name: str) -> Built:
+def choose(
+  features: Mapping[str, Any],
+  name: str,
+  image_key: Optional[str] = None,
+  label_key: Optional[str] = None,
+) -> shards.Features:
+  """Returns which features are the image and the label.
+
+  Those that are asked for; else those called so, or the only ones of the kind.
+  """
   import tensorflow_datasets as tfds
 
-  kinds = tfds.features
-  images = _of_kind(info.features, kinds.Image)
-  labels = _of_kind(info.features, kinds.ClassLabel)
-  if len(images) != 1 or len(labels) > 1:
+  images = _of_kind(features, tfds.features.Image)
+  labels = _of_kind(features, tfds.features.ClassLabel)
+  image = _chosen("image", image_key, images, name)
+  label = _chosen("label", label_key, labels, name)
+  if image is None:
     raise ValueError(
-      f"'{name}' must have one image and at most one label, got "
-      f"{images or 'no image'} and {labels or 'no label'}: write TFRecords of "
-      "your own, with the features `image` and `label`."
+      f"'{name}' must have an image, got {', '.join(features)}: write "
+      "TFRecords of your own, with the features `image` and `label`."
     )
-  names: Tuple[str, ...] = ()
-  if labels:
-    names = tuple(info.features[labels[0]].names)
-  return Built(
-    info,
-    shards.Features(images[0], labels[0] if labels else "label"),
-    int(np.asarray(info.features[images[0]].shape[-1] or 3)),
-    names,
-    tuple(info.splits),
+  return shards.Features(image, label or "label")
+
+
+def _chosen(
+  usual: str, asked: Optional[str], known: List[str], name: str
+) -> Optional[str]:
+  if asked is None and not known:
+    return None
+  if asked is None and (usual in known or len(known) == 1):
+    return usual if usual in known else known[0]
+  if asked in known:
+    return asked
+  got = "several" if asked is None else f"'{asked}'"
+  raise ValueError(
+    f"`{usual}_key` must be one of {known}, the {usual}s of '{name}', got "
+    f"{got}: set `sources.tfds.{usual}_key`."
   )
 
 
-def _of_kind(features: Any, kind: Any) -> list:
+def _of_kind(features: Mapping[str, Any], kind: Any) -> List[str]:
   return [key for key, feature in features.items() if isinstance(feature, kind)]
 
 
