@@ -6,6 +6,8 @@ from typing import Dict, List, Sequence, Tuple
 
 import gin
 
+# What a wrong value in a config raises.
+WRONG = (ValueError, TypeError, RuntimeError)
 # A binding starts at the left margin; what is indented goes on with it.
 _BINDING = re.compile(r"^([\w/.]+) = (.*?)(?=^\S|\Z)", re.M | re.S)
 
@@ -26,7 +28,7 @@ def load(files: Sequence[str], bindings: Sequence[str]) -> None:
     gin.parse_config_files_and_bindings(files, bindings)
   except (SyntaxError, OSError, ImportError, AttributeError) as e:
     raise ValueError(f"The config cannot be read: {_one_line(e)}") from e
-  except (ValueError, TypeError, RuntimeError) as e:
+  except WRONG as e:
     raise ValueError(f"The config is wrong: {_one_line(e)}") from e
 
 
@@ -58,6 +60,13 @@ def differences(
 def plain(error: Exception) -> str:
   """Returns an error's own words, without the calls that gin adds to them."""
   return " ".join(str(error).split("\n  In call to configurable")[0].split())
+
+
+def sentence(error: Exception) -> str:
+  """Returns what a user did wrong; a value of the wrong kind is told so."""
+  if isinstance(error, ValueError):
+    return plain(error)
+  return f"A value of `{culprit(error)}` is wrong: {plain(error)}"
 
 
 def culprit(error: Exception) -> str:

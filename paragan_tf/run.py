@@ -245,7 +245,7 @@ class Run:
     """Draws, measures and reports; the chief's work."""
     self._sample(self.done, {})
     self._interpolate()
-    values = self._measured(num_samples or self._num_metric_samples)
+    values = self._measured(num_samples or self._usual_samples())
     for value in values:
       real = "" if value.floor is None else f"  (real {value.floor:.4f})"
       print(f"{value.name:16} {value.value:.4f}{real}")
@@ -254,12 +254,25 @@ class Run:
     print(f"Report:   {path}", flush=True)
     return values
 
+  def _usual_samples(self) -> Optional[int]:
+    """Returns how many samples the config asks for, if there are as many."""
+    source = getattr(self.experiment.input_fn, "source", None)
+    if self._num_metric_samples is None or source is None:
+      return self._num_metric_samples
+    return min(self._num_metric_samples, source.num_heldout)
+
   def _measured(self, num_samples) -> List[metrics.MetricValue]:
     if not self.experiment.evaluation.can_measure:
       return []
     print("Measuring ...", flush=True)
     evaluation = self.experiment.evaluation
-    values = evaluation.measure(num_samples, self._num_metric_reference)
+    try:
+      values = evaluation.measure(num_samples, self._num_metric_reference)
+    except ValueError as e:
+      raise InputError(
+        f"Nothing is measured: {e} All is trained; the last checkpoint is "
+        f"{self._saved}."
+      ) from e
     assert self._records is not None
     self._records.metric(self.done, [value.to_json() for value in values])
     return values
@@ -344,12 +357,8 @@ def prepare(
     if by_estimator:
       estimator = experiment.estimator(model_dir, choice.tpu)
     return Run(experiment, model_dir, estimator)
-  except ValueError as e:
-    raise ValueError(config.plain(e)) from e
-  except (TypeError, RuntimeError) as e:  # A value of the wrong kind.
-    raise ValueError(
-      f"A value of `{config.culprit(e)}` is wrong: {config.plain(e)}"
-    ) from e
+  except config.WRONG as e:
+    raise ValueError(config.sentence(e)) from e
 
 
 def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:

@@ -43,6 +43,26 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
     found = doctor.space(os.path.join(self.get_temp_dir(), "a/b/c"))
     self.assertIn("ok", marks(found, "disk"))
 
+  def test_a_file_is_no_folder(self):
+    file = os.path.join(self.get_temp_dir(), "file")
+    pathlib.Path(file).touch()
+    for path in (file, f"{file}/below"):
+      (found,) = doctor.space(path)
+      self.assertEqual(found.mark, "error")
+      self.assertIn(f"'{file}' is a file", found.text)
+
+  @parameterized.named_parameters(
+    ("resolution", "InputFn.resolution = 'x'", "at least 4, got 'x'"),
+    ("source", "InputFn.source = 7", "`source` must be a text.*got 7"),
+    ("kind", "Experiment.batch_size = 'x'", "A value of `Experiment` is wrong"),
+  )
+  def test_a_value_of_the_wrong_kind_is_one_sentence(self, binding, words):
+    with self.assertRaises(config.WRONG) as caught:
+      self.experiment(binding)
+    text = config.sentence(caught.exception)
+    self.assertRegex(text, words)
+    self.assertNotIn("In call to", text)
+
   def test_a_folder_elsewhere_is_not_measured(self):
     self.assertEqual(marks(doctor.space("gs://x/y"), "disk"), ["note"])
 
@@ -81,6 +101,13 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(bad.returncode, 2)
     self.assertRegex(bad.stdout, "error +config.*no/such/folder")
     self.assertNotIn("Traceback", bad.stdout + bad.stderr)
+    odd = run(
+      "--gin_file=gin/runs/smoke.gin",
+      "--gin_bindings=Experiment.batch_size = 'x'",
+    )
+    self.assertEqual(odd.returncode, 2)
+    self.assertRegex(odd.stdout, "error +config +A value of `Experiment` is")
+    self.assertNotIn("In call to", odd.stdout + odd.stderr)
 
 
 if __name__ == "__main__":

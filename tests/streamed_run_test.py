@@ -136,6 +136,21 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       self.assertLen(f.readlines(), 5)
     self.assertEqual(made.experiment.input_fn.num_images, 31)
 
+  def test_it_is_measured_with_no_more_than_is_held_out(self):
+    made = self.make("few", 4, "Run.num_metric_samples = 500")
+    self.assertEqual(made._usual_samples(), 4)
+    made = self.make("fewer", 4, "Run.num_metric_samples = 3")
+    self.assertEqual(made._usual_samples(), 3)
+    made._saved = "x-4"
+    evaluation = made.experiment.evaluation
+    wrong = mock.Mock(side_effect=ValueError("Images are odd."))
+    with (
+      mock.patch.object(evaluation, "_extractor", 1),
+      mock.patch.object(evaluation, "measure", wrong),
+      self.assertRaisesRegex(InputError, "odd. All is trained; .*is x-4"),
+    ):
+      made._measured(3)
+
   def test_of_several_processes_only_what_is_saved_is_named(self):
     made = self.make("several", 40)
     made.open()

@@ -60,8 +60,9 @@ def main():
   try:
     module.config.load(_GIN_FILE.value, _GIN_BINDINGS.value)
     experiment = module.Experiment(module.strategies.choose().strategy)
-  except ValueError as e:
-    findings += show([Finding("error", "config", " ".join(str(e).split()))])
+  except module.config.WRONG as e:
+    text = module.config.sentence(e)
+    findings += show([Finding("error", "config", text)])
   if experiment is not None:
     findings += show(model(experiment, _MODEL_DIR.value))
     findings += show(data(experiment))
@@ -133,6 +134,9 @@ def space(folder: str) -> List[Finding]:
   if "://" in folder:
     return [Finding("note", "disk", f"'{folder}' is elsewhere, not measured.")]
   there = _existing(folder)
+  if not os.path.isdir(there):
+    text = f"'{there}' is a file: give another `--model_dir`."
+    return [Finding("error", "disk", text)]
   if not os.access(there, os.W_OK):
     text = f"'{there}' cannot be written: give another `--model_dir`."
     return [Finding("error", "disk", text)]
@@ -147,7 +151,7 @@ def space(folder: str) -> List[Finding]:
 def _existing(folder: str) -> str:
   """Returns the folder, or what is there of the path to it."""
   there = os.path.abspath(folder)
-  while not os.path.isdir(there):
+  while not os.path.exists(there):
     there = os.path.dirname(there)
   return there
 
