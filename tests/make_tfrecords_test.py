@@ -281,6 +281,16 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
       self.make()
     self.assertCountEqual(os.listdir(self.output), ["ant", "bee & fly", "cat"])
 
+  def test_a_folder_that_cannot_be_made_is_refused(self):
+    file = os.path.join(self.get_temp_dir(), "file")
+    pathlib.Path(file).touch()
+    for output in (file, f"{file}/below"):
+      self.output = output
+      with self.assertRaisesRegex(
+        ValueError, "`--output` must be a .*folder.*name another"
+      ):
+        self.make()
+
   def test_an_image_that_goes_away_is_named(self):
     path = os.path.join(self.images, "cat", "17.img.jpg")
     open_source = originals.open_source
@@ -330,6 +340,27 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
       self.assertTrue(stop.asked())
     self.assertEqual(err.getvalue(), "Stopping soon; again to stop now.\n")
     self.assertEqual(stop.exit_code, 143)
+
+  def test_a_stopped_program_does_not_end_with_0(self):
+    program = (
+      "import os, signal\n"
+      "from tools import cli, make_tfrecords as tool\n"
+      "def make(*args):\n"
+      "  os.kill(os.getpid(), signal.SIGINT)\n"
+      "  raise tool.StopError('Stopped with 1 of 2 files')\n"
+      "tool.make = make\n"
+      "cli.run(tool.main)\n"
+    )
+    ended = subprocess.run(
+      [sys.executable, "-c", program, "--source=x", "--output=y"],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    self.assertEqual(ended.returncode, 130, ended.stderr)
+    self.assertEqual(ended.stdout, "Stopped with 1 of 2 files\n")
+    self.assertStartsWith(ended.stderr, "Stopping after the files under way;")
 
   def test_a_program_of_two_processes_and_its_words(self):
     process = run(

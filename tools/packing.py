@@ -174,7 +174,13 @@ def _read_json(path: str) -> Dict[str, Any]:
 
 def _write_json(path: str, content: Dict[str, Any]) -> None:
   data = json.dumps(content).encode()
-  cli.import_quietly("paragan_tf.run").write_file(path, data)
+  try:
+    cli.import_quietly("paragan_tf.run").write_file(path, data)
+  except (OSError, cli.import_quietly("tensorflow").errors.OpError) as e:
+    raise ValueError(
+      f"`--output` must be a folder that can be written, and '{path}' cannot "
+      f"({str(e).splitlines()[0]}): name another."
+    ) from e
 
 
 def _gfile():
