@@ -11,6 +11,7 @@ RUNTIME = [
   "numpy==1.26.4",
   "pillow",
   "protobuf>=4.25,<4.26",
+  "requests",
   "scipy",
   "setuptools<81",  # tensorflow-hub imports pkg_resources.
   "tensorflow-datasets",
