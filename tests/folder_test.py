@@ -166,7 +166,7 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(folder.list_images(self.root).files, 2)
     listing = folder.list_images(self.root, broken="skip", decode=True)
     self.assertEqual(self.names(listing), ["good.jpg"])
-    self.assertRegex(listing.broken[0][1], r"cannot be decoded \(jpeg::Uncomp")
+    self.assertRegex(listing.broken[0][1], r"cannot be decoded: jpeg::Uncompr")
     (remark,) = self.remarks(broken="skip", num_heldout=2)
     self.assertRegex(remark, "^1 of 5 images are broken and left out: '.*bad.j")
     self.assertEqual(self.remarks(broken="refuse", num_heldout=2), [])

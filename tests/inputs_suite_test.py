@@ -18,7 +18,8 @@ def trace(num_batches, seconds, waits=0.0, num_bytes=1e6):
   """Returns a trace of equal batches."""
   times = np.linspace(seconds / num_batches, seconds, num_batches)
   same = np.ones(num_batches)
-  return Trace(times, waits * same, num_bytes * same, 8 * same, 4 * same)
+  held = num_bytes * np.where(np.arange(num_batches) % 2, 1.5, 0.5)
+  return Trace(times, waits * same, held, 8 * same, 4 * same)
 
 
 class LawsTest(parameterized.TestCase):
@@ -102,6 +103,7 @@ class FiguresTest(absltest.TestCase):
     self.assertAlmostEqual(
       figures["calm_ours_images_per_second"], BATCH_SIZE * 22.5
     )
+    self.assertAlmostEqual(figures["bursts_ours_peak_bytes"], 3e6)
     figures.update(Meanwhile().figures())
     self.assertIn("0.93", inputs.table(figures))
 

@@ -3,7 +3,6 @@
 import collections
 import hashlib
 import io
-import json
 import os
 import pathlib
 import signal
@@ -17,7 +16,7 @@ from absl.testing import parameterized
 from PIL import Image
 
 from paragan_tf.data import shards
-from tools import cli, make_tfrecords, originals, packing
+from tools import cli, make_tfrecords, originals
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -383,28 +382,6 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
       cli.checked(lambda: self.make(num_shards=5))
     self.assertEqual(caught.exception.code, 2)
     self.assertRegex(err.getvalue(), "^Error: .*`num_shards` must be 3.*got 5")
-
-
-class PackingTest(tf.test.TestCase):
-  def test_a_file_without_images_is_empty(self):
-    images = originals.FolderImages("x", "", (), np.zeros([0]), None, ())
-    folder = self.get_temp_dir()
-    content = packing.write_shard(folder, "a", images)
-    self.assertEqual(content.pop("sha256"), hashlib.sha256(b"").hexdigest())
-    self.assertEqual(
-      content,
-      dict(count=0, bytes=0, offsets=[], sizes=[], labels=[], broken=[]),
-    )
-    self.assertEqual(os.path.getsize(os.path.join(folder, "a")), 0)
-
-  def test_what_was_kept_is_json(self):
-    folder = self.get_temp_dir()
-    packing.keep(folder, "a", {"bytes": 3})
-    self.assertIsNone(packing.kept(folder, "a"))
-    pathlib.Path(folder, "a").write_bytes(b"abc")
-    self.assertEqual(packing.kept(folder, "a"), {"bytes": 3})
-    text = pathlib.Path(folder, "parts", "a.json").read_text()
-    self.assertEqual(json.loads(text), {"bytes": 3})
 
 
 if __name__ == "__main__":

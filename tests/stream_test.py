@@ -231,7 +231,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     path = input_fn.source.train.paths[input_fn.source.train.path[17]]
     damage(path)
     self.assertRegex(
-      self.failure(input_fn), f"^'{path}' cannot be decoded \\(.*PNG"
+      self.failure(input_fn), f"^'{path}' cannot be decoded: .*PNG"
     )
     self.assertNotIn("{{", input_fn.find_failure())
 

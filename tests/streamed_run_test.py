@@ -130,7 +130,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     self.assertRegex(
       out.getvalue(),
       "Note: 5 of 40 images are broken and left out: '.*/1/1.png' "
-      r"\(cannot be decoded .* and 2 more; ",
+      r"\(cannot be decoded: .* and 2 more; ",
     )
     with open(f"{made.model_dir}/broken.txt") as f:
       self.assertLen(f.readlines(), 5)

@@ -16,7 +16,7 @@ def of_bytes(content: bytes) -> Optional[str]:
   try:
     transforms.decoded(tf.constant(content), 3)
   except (tf.errors.OpError, OSError, ValueError, SyntaxError) as e:
-    return f"cannot be decoded ({reading.plain(e)})"
+    return f"cannot be decoded: {reading.plain(e).rstrip('.')}"
   return None
 
 
@@ -66,7 +66,7 @@ class Look:
     flaw = of_bytes(content)
     if flaw is None:
       return None
-    return f"{self._where(row)} {flaw}: mend or remove it; {_REMEDY}."
+    return f"{self._where(row)} {flaw}; mend or remove it: {_REMEDY}."
 
   def _content(self, row: int) -> bytes:
     block = int(self._blocks.of_row[row])
