@@ -123,7 +123,6 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_is_left_out_is_told_before_the_first_step(self):
     for i in range(5):
       stream_test.damage(f"{self.images}/1/{4 * i + 1}.png")
-    os.makedirs(f"{self.images}/0/none")
     made = self.make("skipped", 4, "folder.broken = 'skip'")
     with mock.patch.object(sys, "stdout", io.StringIO()) as out:
       made.open()
