@@ -1,5 +1,6 @@
 """Quantized: nothing is lost, few bits go out, and DQGAN comes of it."""
 
+import collections
 import functools
 from unittest import mock
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
 
 from paragan_tf import collectives
 from paragan_tf.engine import strategies
@@ -213,6 +215,35 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(exchange.num_bytes(weights, [], 0), 4 * (4 * 29 + 30))
     received = exchange.num_bytes_received(weights, [], 0)
     self.assertEqual(received, 4 * (6 * 29 + 30))
+
+  def said_on_a_tpu(self, exchange, num, size=400):
+    """Returns what replicas of one program say, by kind of operation."""
+    with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
+      weights = [tf.Variable(tf.zeros([size]), name="w")]
+      exchange.init(weights)
+      exchange.share([tf.ones([size])], 0)
+    said = collections.defaultdict(list)
+    for op in graph.get_operations():
+      if "Collective" in op.type or "CrossReplica" in op.type:
+        said[op.type].append(op.inputs[0])
+    return said
+
+  def test_on_a_tpu_words_are_permuted(self):
+    exchange = quantize.Quantized(compress.Stochastic(8, 256), form="gather")
+    said = self.said_on_a_tpu(exchange, M)
+    self.assertEqual(list(said), ["CollectivePermute"])
+    self.assert_words(said["CollectivePermute"], M - 1, 100 + 2)
+
+  @parameterized.parameters(2, M)
+  def test_on_a_tpu_two_phases_are_permuted(self, num):
+    exchange = quantize.Quantized(compress.Stochastic(8, 25), form="two_phase")
+    said = self.said_on_a_tpu(exchange, num)
+    self.assertEqual(list(said), ["CollectivePermute"])
+    # Pairs are in `num` groups, of which one is empty with two replicas.
+    num_said = (1 if num == 2 else num) + num - 1
+    size = -(-400 // num)
+    num_words = -(-size // 4) + -(-size // 25)
+    self.assert_words(said["CollectivePermute"], num_said, num_words)
 
   @parameterized.parameters((2, "gather"), (8, "gather"), (9, "two_phase"))
   def test_the_form_is_chosen_by_what_it_costs(self, num, form):

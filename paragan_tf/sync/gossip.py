@@ -206,7 +206,7 @@ def _weights(graph: Topology, group: pairs.Pairs) -> np.ndarray:
 
 
 def _here(table: np.ndarray, dtype: tf.DType) -> tf.Tensor:
-  return tf.gather(tf.constant(table, dtype), collectives.replica_id())
+  return tf.gather(tf.constant(table, dtype), collectives.place())
 
 
 def _joined(variables: Sequence[tf.Variable]) -> tf.Tensor:

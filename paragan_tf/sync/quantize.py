@@ -225,7 +225,7 @@ class Quantized(Exchange):
   def _second(self, mean: tf.Tensor) -> tf.Tensor:
     """Says to all what this replica has averaged; returns the whole."""
     num, size, code = self._m, self._chunk, self.compressor
-    here = collectives.replica_id()
+    here = collectives.place()
     (s,) = self.s
     r = mean
     if self._error_feedback:
