@@ -278,7 +278,13 @@ class Experiment:
     """Returns every variable of the run, with all its copies."""
     num = self.strategy.num_replicas_in_sync
     first = self.processes.index * (num // self.processes.count)
-    own = self._own()
+    own, exchanges = self._own(), self._exchanges()
+    summed = {v.name for exchange in exchanges for v in exchange.summed}
+    absorbing = {
+      name: checkpoints.Part(*part)
+      for exchange in exchanges
+      for name, part in exchange.absorbing.items()
+    }
     return [
       checkpoints.Entry(
         variable.name.split(":")[0],
@@ -287,9 +293,14 @@ class Experiment:
         first_replica=first,
         num_replicas=num,
         merged=own.get(variable.name),
+        optional=variable.name in summed,
+        absorbs=absorbing.get(variable.name),
       )
       for variable in self.step.variables
     ]
+
+  def _exchanges(self) -> List[Exchange]:
+    return [side.exchange for side in self.step.players.values()]
 
   def _own(self) -> Dict[str, Optional[str]]:
     """Returns what replicas have of their own, and how that is merged."""

@@ -18,7 +18,7 @@ the others. Players that move in the same turn and whose exchanges are alike
 (`is_like`) talk in one go: the lists are then those of all of them.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import gin
 import tensorflow as tf
@@ -67,8 +67,20 @@ class Exchange(tf.Module):
 
   @property
   def summed(self) -> Sequence[tf.Variable]:
-    """State of which, with more or fewer replicas, the sum is kept."""
+    """State of which, with more or fewer replicas, the sum is kept.
+
+    A checkpoint without it had nothing to keep.
+    """
     return ()
+
+  @property
+  def absorbing(self) -> Mapping[str, Tuple[str, int, int]]:
+    """What takes up state that is summed, if this exchange has none of it.
+
+    For each variable's name: that of a vector, its size, and where in it the
+    part starts that belongs to the variable.
+    """
+    return {}
 
   def init(self, weights: Sequence[tf.Variable]) -> None:
     """Makes the state that `weights` need; under a strategy's scope."""

@@ -34,8 +34,9 @@ class Quantized(Exchange):
   their gradients is not. Batch-norm statistics are averaged as they are, unless
   `statistics` is 'local'; an average of G and moments stay with their replica.
 
-  With more or fewer replicas each takes up the mean of what was owed, so that
-  `w - mean e` goes on as if nothing had happened.
+  With more or fewer replicas each takes up the mean of what was owed, and what
+  the second phase owed if there is none any more, so that what all are on the
+  way to, `w - mean e - sum s`, goes on as if nothing had happened.
 
   Args:
     compressor: How an update is made short; G and D may differ, by scope.
@@ -112,13 +113,29 @@ class Quantized(Exchange):
     ]
     if self.form == "two_phase":
       zeros = tf.zeros([self._num_large], weights[0].dtype)
-      s = tf.Variable(zeros, trainable=False, name=f"{self.name}/s")
+      s = tf.Variable(zeros, trainable=False, name=self._s_name)
       self.s = [s]
 
   @property
   def summed(self) -> Sequence[tf.Variable]:
     """The debts of the second phase: a replica has those of its part."""
     return self.s
+
+  @property
+  def absorbing(self):
+    """Debts take up those of a second phase, where there is none."""
+    if self.s:
+      return {}
+    parts, start = {}, 0
+    for e, shape in zip(self.e, self._shapes):
+      if not self._is_small(shape):
+        parts[e.name] = self._s_name, self._num_large, start
+        start += math.prod(shape)
+    return parts
+
+  @property
+  def _s_name(self) -> str:
+    return f"{self.name}/s"
 
   @property
   def form(self) -> str:
