@@ -326,6 +326,14 @@ class Experiment:
       variable.assign(strategies.copies(self.strategy, value)[0])
     return copy
 
+  def talk(self) -> str:
+    """Returns how replicas agree, for each player, in one sentence."""
+    ways: Dict[str, List[str]] = {}
+    for name, side in self.step.players.items():
+      ways.setdefault(side.exchange.summary(), []).append(f"`{name}`")
+    said = (f"{' and '.join(names)} by {way}" for way, names in ways.items())
+    return f"Replicas exchange {'; '.join(said)}."
+
   def summary(self) -> str:
     """Returns what would run, in a few lines."""
     counts = {

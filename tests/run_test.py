@@ -1,6 +1,8 @@
 """A whole run: what it leaves, and that it goes on bit for bit."""
 
+import contextlib
 import gc
+import io
 import os
 
 import gin
@@ -139,13 +141,18 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(("gossip", GOSSIP), ("two_phase", TWO_PHASE))
   def test_the_mean_is_shown_and_gone_on_from(self, more):
-    four = run(testing.strategy(), self.folder, 4, *more)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+      four = run(testing.strategy(), self.folder, 4, *more)
     self.check_shown(four)
     one = prepared(ONE("/cpu:0"), self.folder, 8, *more)
     self.assertEqual(one.done, 4)
     self.check_taken_up(four, one)
     if more is GOSSIP:
       self.check_said(four)
+      way = "`g` and `d` by Gossip on `ring` of 4, rho 0.3333, rounds 1"
+    else:
+      way = "`g` by Quantized by Stochastic(.*); two_phase, .*; `d` by Quantiz"
+    self.assertRegex(said.getvalue(), f"Replicas exchange {way}")
 
   def heading_for(self, made):
     """Returns where all are on the way to: `w - mean e - sum s`, by player."""
