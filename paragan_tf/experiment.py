@@ -59,10 +59,12 @@ def player(
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
+  made = exchange(name=f"{name}_exchange")
+  made.seed = seed
   return Player(
     _laid_out(net(spec=spec, seed=seed, name=name), precision),
     optimizer(name=f"{name}_optimizer"),
-    exchange(name=f"{name}_exchange"),
+    made,
     clip_norm,
     regularizer,
     tuple(penalties),

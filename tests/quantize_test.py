@@ -280,6 +280,16 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
     exchange = again
     self.assertAllEqual(testing.run_on_replicas(replica, list(range(M))), seen)
 
+  def test_draws_differ_by_the_run_s_seed(self):
+    def owed(seed):
+      exchange = make(compress.Stochastic(4, 8))
+      exchange.seed = seed
+      exchange.init([tf.Variable(tf.zeros([64]), name="w")])
+      exchange.share([tf.constant(np.linspace(0.1, 1.0, 64), tf.float32)], 0)
+      return tuple(exchange.e[0].numpy().round(5))
+
+    self.assertLen({owed(seed) for seed in (0, 0, 1, 2)}, 3)
+
 
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(

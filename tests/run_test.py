@@ -418,6 +418,10 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       run(testing.strategy(), self.folder, 5, *EVERY_OTHER_STEP)
     self.assertFalse(os.path.exists(self.folder))
 
+  def test_exchanges_draw_by_the_run_s_seed(self):
+    made = experiment.player(testing.SPEC, 5, "g", net=linear.Generator)
+    self.assertEqual(made.exchange.seed, 5)
+
   def test_divergence_is_told_and_the_checkpoint_kept(self):
     run(ONE("/cpu:0"), self.folder, 4)
     config.load(["gin/runs/fashion.gin"], [*TINY, "run.Run.num_steps = 8"])

@@ -51,6 +51,7 @@ class Exchange(tf.Module):
     takes_statistics: Whether `state` is to hold what a net carries.
     takes_moments: Whether it is to hold the optimizer's moments, too.
     log_names: Scalars that `after_update` returns.
+    seed: The run's, for what is drawn; set by who makes a player.
   """
 
   period = 1
@@ -61,6 +62,7 @@ class Exchange(tf.Module):
   takes_statistics = True
   takes_moments = False
   log_names: Tuple[str, ...] = ()
+  seed = 0
 
   def __init__(self, name: str = "exchange"):
     super().__init__(name=name)

@@ -259,7 +259,8 @@ class Quantized(Exchange):
 
   def _seed(self, index: int) -> tf.Tensor:
     """Returns the seed of a tensor, on this replica, at this update."""
-    key = zlib.crc32(f"{self.name}/{index}".encode()) & 0x3FFFFFFF
+    text = f"{self.seed}/{self.name}/{index}"
+    key = zlib.crc32(text.encode()) & 0x3FFFFFFF
     here = tf.cast(collectives.replica_id(), tf.int32)
     return tf.stack([tf.cast(self.t, tf.int32), key + here])
 
