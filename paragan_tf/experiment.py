@@ -205,7 +205,8 @@ class Experiment:
 
   def check_input(self) -> None:
     """Says in a `ValueError` why training could not work on the input."""
-    preflight.check(self.input_fn, self.images_per_step)
+    num = self._schedule.num_shares(self.strategy.num_replicas_in_sync)
+    preflight.check(self.input_fn, self.images_per_step, num)
 
   def input_remarks(self) -> List[str]:
     """Returns what is odd about the input, and no error."""

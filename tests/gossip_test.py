@@ -294,6 +294,11 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     ("moments", dict(moments=1), "`moments` must be 'mixed' or 'local', got 1"),
     ("no_time", dict(timeout=0.0), "`timeout` must be above 0 s, got 0.0"),
     (
+      "no_share",
+      dict(rounds="auto", target=2.0),
+      "`target`, .* must be in .0, 1., got 2.0: take",
+    ),
+    (
       "too_many_rounds",
       dict(rounds=3, timeout=60.0),
       "`rounds` must be at most 2 with `timeout` 60 s and 2 neigh.* got 3: ",
@@ -307,6 +312,12 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_bad_value_is_refused(self, options, words):
     with self.assertRaisesRegex(ValueError, words):
       make(topology.ring, **options)
+
+  def test_a_name_is_no_graph(self):
+    with self.assertRaisesRegex(
+      ValueError, "`topology` .* got 'ring': write `@topology.ring`"
+    ):
+      make("ring")
 
   def test_a_graph_of_others_is_refused(self):
     three = topology.custom([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]])

@@ -296,6 +296,11 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     ("form", dict(form="ring"), "`form` must be one of .* got 'ring'"),
     ("size", dict(min_size=-1), "`min_size` must be at least 0, got -1"),
     ("state", dict(statistics="mixed"), "`statistics` must .* got 'mixed'"),
+    (
+      "no_parentheses",
+      dict(compressor=compress.TopK),
+      "`compressor` must .* got <class .*: write `@compress.TopK..`, with par",
+    ),
     ("time", dict(timeout=-1.0), "`timeout` must be above 0 s, got -1.0"),
   )
   def test_a_bad_value_is_refused(self, options, words):

@@ -416,6 +416,9 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
         run(testing.strategy(), self.folder, 4, binding)
     with self.assertRaisesRegex(ValueError, "multiple of the cycle of 2"):
       run(testing.strategy(), self.folder, 5, *EVERY_OTHER_STEP)
+    by_label = ["InputFn.by_label = True", "InputFn.only_labels = [0, 1, 2]"]
+    with self.assertRaisesRegex(ValueError, "`by_label` .* has 3 for 4: take"):
+      run(testing.strategy(), self.folder, 4, *LINEAR, *by_label)
     self.assertFalse(os.path.exists(self.folder))
 
   def test_exchanges_draw_by_the_run_s_seed(self):

@@ -78,6 +78,12 @@ class Quantized(Exchange):
         raise ValueError(
           f"`{what}` must be one of {', '.join(allowed)}, got {value!r}."
         )
+    if compressor is not None and not isinstance(compressor, Compressor):
+      kind = getattr(compressor, "__name__", "Stochastic")
+      raise ValueError(
+        f"`compressor` must be a compressor, got {compressor!r}: write "
+        f"`@compress.{kind}()`, with parentheses."
+      )
     if min_size < 0:
       raise ValueError(f"`min_size` must be at least 0, got {min_size}.")
     if timeout is not None and not timeout > 0.0:
