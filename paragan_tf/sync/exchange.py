@@ -131,7 +131,14 @@ class Exchange(tf.Module):
     state: Sequence[tf.Variable],
     phase: int,
   ) -> int:
-    """Returns the bytes that a replica gives to others in a phase."""
+    """Returns the bytes that a replica has to say in a phase.
+
+    That is before any algorithm of the transport: a mean over all is the size
+    of what is averaged, of which a ring of M passes 2 (M - 1) / M on; a gather
+    is one message, which a ring passes on M - 1 times. What goes to others one
+    by one, as with neighbors, counts for each of them, and is what the wire
+    carries. The suite `wire` turns one into the other.
+    """
     del weights, state, phase
     return 0
 
@@ -141,7 +148,7 @@ class Exchange(tf.Module):
     state: Sequence[tf.Variable],
     phase: int,
   ) -> int:
-    """Returns the bytes that a replica gets; by default what it gives."""
+    """Returns the bytes of what others say to it; by default as many."""
     return self.num_bytes(weights, state, phase)
 
   def summary(self) -> str:
