@@ -56,9 +56,13 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     ("joined_top_k", COMPRESSORS[4][1], dict(form="gather", joined=True)),
   )
   def test_nothing_is_lost(self, compressor, options):
-    start = np.tile(np.random.RandomState(0).randn(1, 14), [M, 1])
-    workers = Workers(omd(), make(compressor, **options), start)
-    game = tanh_game(0, size=14)
+    for seed in (0, 1):
+      self.check_nothing_is_lost(make(compressor, **options), seed)
+
+  def check_nothing_is_lost(self, exchange, seed):
+    start = np.tile(np.random.RandomState(seed).randn(1, 14), [M, 1])
+    workers = Workers(omd(), exchange, start)
+    game = tanh_game(seed, size=14)
     moved = start[0]
     for _ in range(12):
       moved = moved - workers.play(game, 1).mean(0)
@@ -66,7 +70,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(settled, np.tile(settled[:1], [M, 1]))
       got = settled[0] - mean_debt(workers)
       self.assertAllClose(got, moved, rtol=0, atol=1e-12)
-    if not isinstance(compressor, compress.Identity):
+    if not isinstance(exchange.compressor, compress.Identity):
       self.assertGreater(np.abs(mean_debt(workers)).max(), 1e-4)
 
   @parameterized.product(compressor=[c for _, c in COMPRESSORS], seed=(0, 1))
@@ -113,7 +117,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
       step()
     return w[0].numpy()
 
-  def final_norm(self, seed, num_steps, compressor, **options):
+  def final_norm(self, seed, num_steps, compressor, rate=0.1, **options):
     """Returns how far four workers with offsets are from the solution."""
     start = np.tile(np.random.RandomState(seed).randn(1, 100), [M, 1])
     offsets = np.random.RandomState(seed + 1).randn(M, 100)
@@ -123,7 +127,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     def game(worker, w):
       return linear(worker, w) + tf.gather(tf.constant(offsets), worker)
 
-    workers = Workers(omd(), make(compressor, **options), start)
+    workers = Workers(omd(rate), make(compressor, **options), start)
     workers.play(game, num_steps)
     return np.linalg.norm(workers.settled()[0])
 
@@ -133,14 +137,24 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     norm = functools.partial(self.final_norm, seed, 4000)
     plain = norm(compress.Identity())
     bits, top = compress.Stochastic(4, 100), compress.TopK(0.1)
-    self.assertAllClose(norm(compress.Stochastic(8, 100)), plain, rtol=0.05)
-    self.assertAllClose(norm(bits), plain, rtol=0.25)
-    self.assertGreater(norm(bits, error_feedback=False), 2 * plain)
-    self.assertGreater(norm(top, error_feedback=False), 2 * norm(top))
+    # Over six seeds: 8 bits .999 to 1.002 of `plain`, 4 bits .986 to 1.037 and
+    # 3.1 to 4.9 without feedback; the largest 10 %, 3.3 to 5.7 and 17 to 28.
+    self.assertAllClose(norm(compress.Stochastic(8, 100)), plain, rtol=0.01)
+    self.assertAllClose(norm(bits), plain, rtol=0.08)
+    self.assertGreater(norm(bits, error_feedback=False), 2.5 * plain)
+    self.assertBetween(norm(top) / plain, 2.5, 7.0)
+    self.assertGreater(norm(top, error_feedback=False), 12 * plain)
 
   def test_without_feedback_it_stays_away(self):
     norm = functools.partial(self.final_norm, 0, 600, compress.TopK(0.1))
     self.assertGreater(norm(error_feedback=False), 1.3 * norm())
+
+  def test_without_feedback_few_bits_stay_away(self):
+    norm = functools.partial(self.final_norm, 0, 300, rate=0.3)
+    plain, bits = norm(compress.Identity()), compress.Stochastic(4, 100)
+    # Over three seeds: 1 to 1.08 of `plain`, and 1.76 to 1.92 without.
+    self.assertAllClose(norm(bits), plain, rtol=0.15)
+    self.assertGreater(norm(bits, error_feedback=False), 1.5 * plain)
 
 
 class WireTest(tf.test.TestCase, parameterized.TestCase):
