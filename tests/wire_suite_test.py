@@ -185,20 +185,20 @@ class SidesTest(tf.test.TestCase):
     )
 
   def test_processes_train_under_a_slow_link(self):
-    slow = {"10ms": Link(0.1), "10gbit": Link()}
+    slow = {"10ms": Link(0.2), "10gbit": Link()}
     plan = wire.Plan(2, ("all_reduce", "gossip"), tuple(slow), 0.0)
-    with (
-      mock.patch.dict(wire.LINKS, slow),
-    ):
+    with mock.patch.dict(wire.LINKS, slow):
       late, fast = wire.measure(plan, SMALL)
     self.assertEqual((late.num_workers, late.link), (2, "10ms"))
     for one in (late, fast):
       self.assertEqual(list(one.seconds), ["all_reduce", "gossip"])
       self.assertEqual({len(x) for x in one.seconds.values()}, {3})
     # A ring of two passes all on twice, neighbors once.
-    self.assertGreater(late.seconds["all_reduce"].min(), 0.2)
-    self.assertGreater(late.seconds["gossip"].min(), 0.1)
-    self.assertLess(np.median(fast.seconds["gossip"]), 0.1)
+    self.assertGreater(late.seconds["all_reduce"].min(), 0.4)
+    self.assertGreater(late.seconds["gossip"].min(), 0.2)
+    # A busy machine makes both slower, but not the one without a link more.
+    for name in plan.ways:
+      self.assertLess(fast.seconds[name].min(), late.seconds[name].min(), name)
 
 
 if __name__ == "__main__":
