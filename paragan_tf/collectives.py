@@ -21,11 +21,15 @@ def num_replicas() -> int:
 def replica_id() -> tf.Tensor:
   """Returns which of them this one is, an int32 scalar."""
   if _num_shards():
-    from tensorflow.compiler.tf2xla.python import xla  # Nowhere public.
-
-    return xla.replica_id()
+    return _xla_replica_id()
   context = tf.distribute.get_replica_context()
   return tf.convert_to_tensor(context.replica_id_in_sync_group)
+
+
+def _xla_replica_id() -> tf.Tensor:
+  from tensorflow.compiler.tf2xla.python import xla  # Nowhere public.
+
+  return xla.replica_id()
 
 
 def static_replica_id() -> Optional[int]:
@@ -34,6 +38,17 @@ def static_replica_id() -> Optional[int]:
     return None
   number = tf.get_static_value(replica_id())
   return None if number is None else int(number)
+
+
+def place() -> tf.Tensor:
+  """Returns this replica's number in rows and pairs, an int32 scalar.
+
+  That is `replica_id`, but where all replicas have one program, on a TPU: its
+  compiler counts them by itself, and a strategy's numbers need not be the same.
+  """
+  if static_replica_id() is None:
+    return _xla_replica_id()
+  return tf.cast(replica_id(), tf.int32)
 
 
 def device_kind() -> str:
@@ -154,7 +169,7 @@ def receive(
 
 
 def gathered(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
-  """Returns the vectors of all replicas, a row for each.
+  """Returns the vectors of all replicas, a row for each, in order of `place`.
 
   Args:
     value: What this replica gives, of the same size on all.
@@ -163,16 +178,31 @@ def gathered(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
   num = num_replicas()
   if num == 1:
     return value[tf.newaxis]
-  context = tf.distribute.get_replica_context()
   here = static_replica_id()
+  if here is None:
+    return _gathered_by_shifts(value, num)
+  context = tf.distribute.get_replica_context()
   local = len(context.strategy.extended.worker_devices)
-  if here is not None and local < num and not tf.executing_eagerly():
+  if local < num and not tf.executing_eagerly():
     # Over a wire, the strategy would gather the shapes first.
     return gathered_among(value, range(num), here, timeout)
   options = tf.distribute.experimental.CommunicationOptions(
     timeout_seconds=timeout
   )
   return context.all_gather(tf.identity(value)[tf.newaxis], 0, options)
+
+
+def _gathered_by_shifts(value: tf.Tensor, num: int) -> tf.Tensor:
+  """Returns the same where all replicas have one program.
+
+  TensorFlow would sum up rows that are zero but for one, over all replicas:
+  twice as much as is to be said.
+  """
+  shifted = [value]
+  for k in range(1, num):
+    shifted.append(permuted(value, [[(i + k) % num, i] for i in range(num)]))
+  rows = (tf.range(num) - place()) % num
+  return tf.gather(tf.stack(shifted), rows)
 
 
 # How often each replica has asked the others of a group, while traced: all of
@@ -273,7 +303,10 @@ def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:
 
 
 def permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
-  """Sends along `pairs`; a source that feeds several sends to each in turn."""
+  """Sends along `pairs`; a source that feeds several sends to each in turn.
+
+  Who receives nothing gets zeros.
+  """
   rounds: List[List[Sequence[int]]] = []
   for pair in pairs:
     fitting = (r for r in rounds if all(pair[0] != other[0] for other in r))
@@ -281,7 +314,8 @@ def permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
     if into is None:
       rounds.append(into := [])
     into.append(pair)
-  # Who receives nothing in a round gets zeros there.
+  if not rounds:
+    return tf.zeros_like(value)
   parts = [
     tf.raw_ops.CollectivePermute(input=value, source_target_pairs=r)
     for r in rounds

@@ -60,10 +60,12 @@ def player(
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
+  made = exchange(name=f"{name}_exchange")
+  made.seed = seed
   return Player(
     _laid_out(net(spec=spec, seed=seed, name=name), precision),
     optimizer(name=f"{name}_optimizer"),
-    exchange(name=f"{name}_exchange"),
+    made,
     clip_norm,
     regularizer,
     tuple(penalties),
@@ -204,7 +206,8 @@ class Experiment:
 
   def check_input(self) -> None:
     """Says in a `ValueError` why training could not work on the input."""
-    preflight.check(self.input_fn, self.images_per_step)
+    num = self._schedule.num_shares(self.strategy.num_replicas_in_sync)
+    preflight.check(self.input_fn, self.images_per_step, num)
 
   def input_remarks(self) -> List[str]:
     """Returns what is odd about the input, and no error."""
@@ -284,7 +287,13 @@ class Experiment:
     """Returns every variable of the run, with all its copies."""
     num = self.strategy.num_replicas_in_sync
     first = self.processes.index * (num // self.processes.count)
-    own = self._own()
+    own, exchanges = self._own(), self._exchanges()
+    summed = {v.name for exchange in exchanges for v in exchange.summed}
+    absorbing = {
+      name: checkpoints.Part(*part)
+      for exchange in exchanges
+      for name, part in exchange.absorbing.items()
+    }
     return [
       checkpoints.Entry(
         variable.name.split(":")[0],
@@ -293,9 +302,14 @@ class Experiment:
         first_replica=first,
         num_replicas=num,
         merged=own.get(variable.name),
+        optional=variable.name in summed,
+        absorbs=absorbing.get(variable.name),
       )
       for variable in self.step.variables
     ]
+
+  def _exchanges(self) -> List[Exchange]:
+    return [side.exchange for side in self.step.players.values()]
 
   def _own(self) -> Dict[str, Optional[str]]:
     """Returns what replicas have of their own, and how that is merged."""
@@ -320,6 +334,14 @@ class Experiment:
     for variable, value in zip(copy.variables, self._shown_g.variables):
       variable.assign(strategies.copies(self.strategy, value)[0])
     return copy
+
+  def talk(self) -> str:
+    """Returns how replicas agree, for each player, in one sentence."""
+    ways: Dict[str, List[str]] = {}
+    for name, side in self.step.players.items():
+      ways.setdefault(side.exchange.summary(), []).append(f"`{name}`")
+    said = (f"{' and '.join(names)} by {way}" for way, names in ways.items())
+    return f"Replicas exchange {'; '.join(said)}."
 
   def summary(self) -> str:
     """Returns what would run, in a few lines."""

@@ -61,7 +61,7 @@ def distributed(
   num = collectives.num_replicas()
   if num == 1:
     return list(values)
-  here = collectives.replica_id()
+  here = collectives.place()
   rows = tf.stack(values)
   # In round `r`, who sum up to it talk; all have, after `num` rounds.
   rounds = [

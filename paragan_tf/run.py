@@ -93,6 +93,10 @@ class Run:
     step = self.experiment.step
     return int(strategies.copies(self.experiment.strategy, step.count)[0])
 
+  @property
+  def _num_replicas(self) -> int:
+    return self.experiment.strategy.num_replicas_in_sync
+
   def summary(self) -> str:
     """Returns what would run, in a few lines."""
     return (
@@ -131,6 +135,8 @@ class Run:
       self._say(f"Already trained for {self.done} steps; raise `num_steps`.")
     elif started_at:
       self._say(f"Going on from step {self.done} of {self.model_dir}.")
+    if started_at < self.num_steps and self._num_replicas > 1:
+      self._say(self.experiment.talk())
     try:
       self.train(self.num_steps, should_stop)
     finally:

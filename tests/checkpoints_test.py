@@ -138,6 +138,34 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     checkpoints.restore(path, again)
     self.assertAllEqual(again[0].copies, [1.0, 2.0, 9.0])
 
+  def test_what_a_checkpoint_may_lack_is_zeros(self):
+    (w,) = entries({"w": [1.0]})
+    path = self.kept.save(1, [w])
+    (s,) = entries({"s": [[7.0, 7.0]] * 2}, agrees=False)
+    checkpoints.restore(path, [w, s._replace(merged="sum", optional=True)])
+    self.assertAllEqual(s.copies, np.zeros([2, 2]))
+    with self.assertRaisesRegex(ValueError, "lacks `s`"):
+      checkpoints.restore(path, [w, s._replace(merged="sum")])
+
+  @parameterized.parameters(2, 3)
+  def test_what_a_run_has_not_is_taken_up_by_another(self, num):
+    debts = [[0.0, 1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 3.0, 4.0]]
+    owed = [[[10.0], [20.0]], [[30.0], [40.0]]]
+    stored = entries({"s": debts, "e": owed}, agrees=False)
+    path = self.kept.save(1, stored)
+    (e,) = entries({"e": [[[0.0], [0.0]]] * num}, agrees=False)
+    part = checkpoints.Part("s", 5, 2)
+    checkpoints.restore(path, [e._replace(merged="mean", absorbs=part)])
+    own = owed if num == 2 else [np.mean(owed, 0)] * num
+    self.assertAllEqual(e.copies, [np.add(x, [[2.0], [3.0]]) for x in own])
+    # Of another size it is no such vector, and without one nothing is added.
+    wrong = e._replace(merged="mean", absorbs=part._replace(size=4))
+    with self.assertRaisesRegex(ValueError, r"`s` .* shape \[4\], got \[5\]"):
+      checkpoints.restore(path, [wrong])
+    none = e._replace(merged="mean", absorbs=part._replace(key="no"))
+    checkpoints.restore(path, [none])
+    self.assertAllEqual(e.copies, own)
+
   def test_two_variables_of_one_name_are_refused(self):
     twice = entries({"w": [1.0]}) + entries({"w": [2.0]})
     with self.assertRaisesRegex(ValueError, "named `w`"):

@@ -9,7 +9,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf.nets import dcgan
 from paragan_tf.sync import compress
+from paragan_tf.types import ImageSpec, Mode
+from tests import testing
 
 COMPRESSORS = (
   ("identity", compress.Identity()),
@@ -49,6 +52,34 @@ def worst(bits, n):
   v = np.full([n], 1 / s / (1 + math.sqrt(1 + (n - 1) / s**2)), np.float32)
   v[n // 2] = -1.0
   return v
+
+
+@functools.cache
+def gradients():
+  """Returns some of both players of a small DCGAN, as vectors.
+
+  The largest weight's of each, and all of D in one.
+  """
+  spec = ImageSpec(resolution=32, channels=1, num_classes=10)
+  g = dcgan.Generator(spec, 0, width=2, z_dim=8, name="g")
+  d = dcgan.Discriminator(spec, 0, width=2, name="d")
+  batch = testing.batch(8, spec, z_dim=8)
+  with tf.GradientTape(persistent=True) as tape:
+    fakes = g(batch.z, batch.labels, Mode.TURN)
+    real, fake = (
+      d(images, batch.labels, Mode.TURN) for images in (batch.images, fakes)
+    )
+    d_loss = tf.reduce_mean(tf.nn.relu(1.0 - real) + tf.nn.relu(1.0 + fake))
+    g_loss = -tf.reduce_mean(fake)
+  of_g, of_d = (
+    [np.reshape(x, [-1]) for x in tape.gradient(loss, net.trainable_variables)]
+    for loss, net in ((g_loss, g), (d_loss, d))
+  )
+  return {
+    "g": max(of_g, key=len),
+    "d": max(of_d, key=len),
+    "joined": np.concatenate(of_d),
+  }
 
 
 def there_and_back(compressor, v, seed=(1, 2)):
@@ -176,6 +207,15 @@ class PromisesTest(tf.test.TestCase, parameterized.TestCase):
       error = found.std() / len(found) ** 0.5
       bound = 1.0 - compressor.delta(N)
       self.assertLessEqual(found.mean(), bound + 4 * error + 1e-6, kind)
+
+  @parameterized.named_parameters(*COMPRESSORS)
+  def test_delta_holds_on_gradients(self, compressor):
+    for name, v in gradients().items():
+      self.assertGreater(np.count_nonzero(v), 0.5 * len(v), name)
+      found = left(compressor, v)
+      error = found.std() / len(found) ** 0.5
+      bound = 1.0 - compressor.delta(len(v))
+      self.assertLessEqual(found.mean(), bound + 4 * error + 1e-6, name)
 
   # Extremes over 30 vectors of each kind and 20 seeds each, and a margin.
   @parameterized.named_parameters(

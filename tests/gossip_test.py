@@ -1,5 +1,6 @@
 """Gossip: neighbors only, the mean stays, and DPOSG comes of it."""
 
+import collections
 import functools
 
 import numpy as np
@@ -30,11 +31,18 @@ def uneven():
   return topology.custom(UNEVEN)
 
 
+def star():
+  """Joins all with the first: it has three neighbors, the others one."""
+  return topology.custom(
+    [[0.25] * 4, *([0.25, *(0.75 * row)] for row in np.eye(3))]
+  )
+
+
+# Among four, a torus is a ring and an exponential graph is complete.
 TOPOLOGIES = (
   ("ring", topology.ring),
   ("complete", topology.complete),
-  ("exponential", topology.exponential),
-  ("torus", topology.torus),
+  ("star", star()),
   ("custom", uneven()),
 )
 
@@ -81,12 +89,12 @@ def spread(x):
 class MixingTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*TOPOLOGIES)
   def test_equals_powers_of_the_matrix(self, graph):
-    for rounds in (1, 3):
+    for rounds, seed in ((1, 0), (1, 1), (3, 2)):
       exchange = make(graph, rounds=rounds)
       w = exchange.topology.matrix
       self.assertEqual(len(w), M)
       power = np.linalg.matrix_power(w, rounds)
-      *values, state = draw(rounds)
+      *values, state = draw(seed)
       got, carried, _ = mix(exchange, values, state)
       for x, y in zip([*values, state], [*got, carried]):
         expected = np.tensordot(power, x, 1)
@@ -154,12 +162,10 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
 
       return testing.strategy().run(replica)
 
-    made = mix_once.get_concrete_function().graph.as_graph_def()
-    nodes = [
-      *made.node,
-      *(n for f in made.library.function for n in f.node_def),
-    ]
-    return [n for n in nodes if "Collective" in n.op]
+    graph = mix_once.get_concrete_function().graph
+    for function in graph.as_graph_def().library.function:
+      self.assertEmpty([n for n in function.node_def if "Collective" in n.op])
+    return [op for op in graph.get_operations() if "Collective" in op.type]
 
   @parameterized.named_parameters(*TOPOLOGIES)
   def test_pairs_talk_and_nobody_else(self, graph):
@@ -168,8 +174,19 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
       found = self.collectives(exchange)
       num_edges = len(exchange.topology.edges())
       self.assertLen(found, 2 * num_edges * rounds)
-      self.assertEqual({n.op for n in found}, {"CollectiveGatherV2"})
-      self.assertEqual({n.attr["timeout_seconds"].f for n in found}, {7.0})
+      self.assertEqual({op.type for op in found}, {"CollectiveGatherV2"})
+      times = {op.get_attr("timeout_seconds") for op in found}
+      self.assertEqual(times, {7.0})
+      # An edge's two ends have a group of their own, and are on two devices.
+      groups = collections.defaultdict(list)
+      for op in found:
+        size, key, _ = (tf.get_static_value(x) for x in op.inputs[1:4])
+        self.assertEqual(size, 2)
+        groups[int(key)].append(op.device)
+      self.assertLen(groups, num_edges)
+      for devices in groups.values():
+        counts = collections.Counter(devices)
+        self.assertEqual(list(counts.values()), [rounds] * 2)
 
   def test_on_a_tpu_neighbors_are_permuted(self):
     with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(M):
@@ -294,6 +311,11 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     ("moments", dict(moments=1), "`moments` must be 'mixed' or 'local', got 1"),
     ("no_time", dict(timeout=0.0), "`timeout` must be above 0 s, got 0.0"),
     (
+      "no_share",
+      dict(rounds="auto", target=2.0),
+      "`target`, .* must be in .0, 1., got 2.0: take",
+    ),
+    (
       "too_many_rounds",
       dict(rounds=3, timeout=60.0),
       "`rounds` must be at most 2 with `timeout` 60 s and 2 neigh.* got 3: ",
@@ -307,6 +329,12 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_bad_value_is_refused(self, options, words):
     with self.assertRaisesRegex(ValueError, words):
       make(topology.ring, **options)
+
+  def test_a_name_is_no_graph(self):
+    with self.assertRaisesRegex(
+      ValueError, "`topology` .* got 'ring': write `@topology.ring`"
+    ):
+      make("ring")
 
   def test_a_graph_of_others_is_refused(self):
     three = topology.custom([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]])

@@ -16,6 +16,7 @@ from tools.suites.link import Link, Links
 from tools.suites.workers import Worker, closing
 
 MBIT = 1e6 / 8
+SECONDS = 30.0  # To try again in, on a busy machine.
 
 
 class LinkTest(tf.test.TestCase):
@@ -36,32 +37,29 @@ class LinkTest(tf.test.TestCase):
     return self.links.ask("address", j, i)
 
   def best_rate(self, addresses, rate, num_bytes, latency=0.0, times=1):
-    """Returns the best of a few tries, until it is what was asked for."""
+    """Returns the best of some tries, until it is what was asked for."""
     self.links.ask("set", Link(latency, rate))
-    best = 0.0
-    for _ in range(8):
+    best, give_up_at = 0.0, time.monotonic() + SECONDS
+    while best < 0.92 * times and time.monotonic() < give_up_at:
       best = max(best, link_check.bulk_rate(addresses, num_bytes) / rate)
-      if best > 0.95 * times:
-        break
     return best
 
   def test_a_word_takes_the_latency_each_way(self):
-    for latency in (0.02, 0.05):
+    for latency in (0.01, 0.05):
       self.links.ask("set", Link(latency))
-      best = math.inf
+      best, give_up_at = math.inf, time.monotonic() + SECONDS
       with link_check.connected(self.address(0, 1)) as connection:
-        for _ in range(60):
+        while best > 1.09 * 2 * latency and time.monotonic() < give_up_at:
           started = time.perf_counter()
           link_check.give(connection, 0)
           best = min(best, time.perf_counter() - started)
-          if best < 1.08 * 2 * latency:
-            break
       self.assertBetween(best, 2 * latency, 1.1 * 2 * latency)
 
   def test_bytes_take_as_long_as_the_rate_says(self):
-    rate = 40 * MBIT
-    found = self.best_rate([self.address(0, 1)], rate, 2_000_000)
-    self.assertBetween(found, 0.9, 1.1)
+    for mbit, num_bytes in ((40, 2_000_000), (100, 4_000_000)):
+      rate = mbit * MBIT
+      found = self.best_rate([self.address(0, 1)], rate, num_bytes)
+      self.assertBetween(found, 0.9, 1.1)
 
   def test_latency_does_not_cost_rate(self):
     rate = 40 * MBIT

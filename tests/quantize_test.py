@@ -1,5 +1,6 @@
 """Quantized: nothing is lost, few bits go out, and DQGAN comes of it."""
 
+import collections
 import functools
 from unittest import mock
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from tensorflow.python.tpu import tpu_function
 
 from paragan_tf import collectives
 from paragan_tf.engine import strategies
@@ -54,9 +56,13 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     ("joined_top_k", COMPRESSORS[4][1], dict(form="gather", joined=True)),
   )
   def test_nothing_is_lost(self, compressor, options):
-    start = np.tile(np.random.RandomState(0).randn(1, 14), [M, 1])
-    workers = Workers(omd(), make(compressor, **options), start)
-    game = tanh_game(0, size=14)
+    for seed in (0, 1):
+      self.check_nothing_is_lost(make(compressor, **options), seed)
+
+  def check_nothing_is_lost(self, exchange, seed):
+    start = np.tile(np.random.RandomState(seed).randn(1, 14), [M, 1])
+    workers = Workers(omd(), exchange, start)
+    game = tanh_game(seed, size=14)
     moved = start[0]
     for _ in range(12):
       moved = moved - workers.play(game, 1).mean(0)
@@ -64,7 +70,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(settled, np.tile(settled[:1], [M, 1]))
       got = settled[0] - mean_debt(workers)
       self.assertAllClose(got, moved, rtol=0, atol=1e-12)
-    if not isinstance(compressor, compress.Identity):
+    if not isinstance(exchange.compressor, compress.Identity):
       self.assertGreater(np.abs(mean_debt(workers)).max(), 1e-4)
 
   @parameterized.product(compressor=[c for _, c in COMPRESSORS], seed=(0, 1))
@@ -111,7 +117,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
       step()
     return w[0].numpy()
 
-  def final_norm(self, seed, num_steps, compressor, **options):
+  def final_norm(self, seed, num_steps, compressor, rate=0.1, **options):
     """Returns how far four workers with offsets are from the solution."""
     start = np.tile(np.random.RandomState(seed).randn(1, 100), [M, 1])
     offsets = np.random.RandomState(seed + 1).randn(M, 100)
@@ -121,7 +127,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     def game(worker, w):
       return linear(worker, w) + tf.gather(tf.constant(offsets), worker)
 
-    workers = Workers(omd(), make(compressor, **options), start)
+    workers = Workers(omd(rate), make(compressor, **options), start)
     workers.play(game, num_steps)
     return np.linalg.norm(workers.settled()[0])
 
@@ -131,14 +137,24 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     norm = functools.partial(self.final_norm, seed, 4000)
     plain = norm(compress.Identity())
     bits, top = compress.Stochastic(4, 100), compress.TopK(0.1)
-    self.assertAllClose(norm(compress.Stochastic(8, 100)), plain, rtol=0.05)
-    self.assertAllClose(norm(bits), plain, rtol=0.25)
-    self.assertGreater(norm(bits, error_feedback=False), 2 * plain)
-    self.assertGreater(norm(top, error_feedback=False), 2 * norm(top))
+    # Over six seeds: 8 bits .999 to 1.002 of `plain`, 4 bits .986 to 1.037 and
+    # 3.1 to 4.9 without feedback; the largest 10 %, 3.3 to 5.7 and 17 to 28.
+    self.assertAllClose(norm(compress.Stochastic(8, 100)), plain, rtol=0.01)
+    self.assertAllClose(norm(bits), plain, rtol=0.08)
+    self.assertGreater(norm(bits, error_feedback=False), 2.5 * plain)
+    self.assertBetween(norm(top) / plain, 2.5, 7.0)
+    self.assertGreater(norm(top, error_feedback=False), 12 * plain)
 
   def test_without_feedback_it_stays_away(self):
     norm = functools.partial(self.final_norm, 0, 600, compress.TopK(0.1))
     self.assertGreater(norm(error_feedback=False), 1.3 * norm())
+
+  def test_without_feedback_few_bits_stay_away(self):
+    norm = functools.partial(self.final_norm, 0, 300, rate=0.3)
+    plain, bits = norm(compress.Identity()), compress.Stochastic(4, 100)
+    # Over three seeds: 1 to 1.08 of `plain`, and 1.76 to 1.92 without.
+    self.assertAllClose(norm(bits), plain, rtol=0.15)
+    self.assertGreater(norm(bits, error_feedback=False), 1.5 * plain)
 
 
 class WireTest(tf.test.TestCase, parameterized.TestCase):
@@ -214,6 +230,35 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
     received = exchange.num_bytes_received(weights, [], 0)
     self.assertEqual(received, 4 * (6 * 29 + 30))
 
+  def said_on_a_tpu(self, exchange, num, size=400):
+    """Returns what replicas of one program say, by kind of operation."""
+    with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
+      weights = [tf.Variable(tf.zeros([size]), name="w")]
+      exchange.init(weights)
+      exchange.share([tf.ones([size])], 0)
+    said = collections.defaultdict(list)
+    for op in graph.get_operations():
+      if "Collective" in op.type or "CrossReplica" in op.type:
+        said[op.type].append(op.inputs[0])
+    return said
+
+  def test_on_a_tpu_words_are_permuted(self):
+    exchange = quantize.Quantized(compress.Stochastic(8, 256), form="gather")
+    said = self.said_on_a_tpu(exchange, M)
+    self.assertEqual(list(said), ["CollectivePermute"])
+    self.assert_words(said["CollectivePermute"], M - 1, 100 + 2)
+
+  @parameterized.parameters(2, M)
+  def test_on_a_tpu_two_phases_are_permuted(self, num):
+    exchange = quantize.Quantized(compress.Stochastic(8, 25), form="two_phase")
+    said = self.said_on_a_tpu(exchange, num)
+    self.assertEqual(list(said), ["CollectivePermute"])
+    # Pairs are in `num` groups, of which one is empty with two replicas.
+    num_said = (1 if num == 2 else num) + num - 1
+    size = -(-400 // num)
+    num_words = -(-size // 4) + -(-size // 25)
+    self.assert_words(said["CollectivePermute"], num_said, num_words)
+
   @parameterized.parameters((2, "gather"), (8, "gather"), (9, "two_phase"))
   def test_the_form_is_chosen_by_what_it_costs(self, num, form):
     exchange = quantize.Quantized(compress.Stochastic(8, 256))
@@ -249,12 +294,27 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
     exchange = again
     self.assertAllEqual(testing.run_on_replicas(replica, list(range(M))), seen)
 
+  def test_draws_differ_by_the_run_s_seed(self):
+    def owed(seed):
+      exchange = make(compress.Stochastic(4, 8))
+      exchange.seed = seed
+      exchange.init([tf.Variable(tf.zeros([64]), name="w")])
+      exchange.share([tf.constant(np.linspace(0.1, 1.0, 64), tf.float32)], 0)
+      return tuple(exchange.e[0].numpy().round(5))
+
+    self.assertLen({owed(seed) for seed in (0, 0, 1, 2)}, 3)
+
 
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("form", dict(form="ring"), "`form` must be one of .* got 'ring'"),
     ("size", dict(min_size=-1), "`min_size` must be at least 0, got -1"),
     ("state", dict(statistics="mixed"), "`statistics` must .* got 'mixed'"),
+    (
+      "no_parentheses",
+      dict(compressor=compress.TopK),
+      "`compressor` must .* got <class .*: write `@compress.TopK..`, with par",
+    ),
     ("time", dict(timeout=-1.0), "`timeout` must be above 0 s, got -1.0"),
   )
   def test_a_bad_value_is_refused(self, options, words):

@@ -1,6 +1,8 @@
 """A whole run: what it leaves, and that it goes on bit for bit."""
 
+import contextlib
 import gc
+import io
 import os
 
 import gin
@@ -48,13 +50,25 @@ QUANTIZED = [
   "experiment.player.optimizer = @optimistic.OptimisticSGD",
 ]
 TWO_PHASE = [*QUANTIZED, "quantize.Quantized.form = 'two_phase'"]
+# 2.4 bytes an entry, and much owed: gathered by few, two phases among four.
+LONG = [
+  *QUANTIZED,
+  "quantize.Quantized.compressor = @compress.TopK()",
+  "compress.TopK.share = 0.3",
+  "optimistic.OptimisticSGD.learning_rate = 0.1",
+]
+
+
+def prepared(strategy, folder, num_steps, *more):
+  """Makes a tiny run, as a new program would; nothing is trained."""
+  bindings = [*TINY, f"run.Run.num_steps = {num_steps}", *more]
+  config.load(["gin/runs/fashion.gin"], bindings)
+  return Run(experiment.Experiment(strategy), folder)
 
 
 def run(strategy, folder, num_steps, *more):
-  """Trains a tiny run up to a step, as a new program would."""
-  bindings = [*TINY, f"run.Run.num_steps = {num_steps}", *more]
-  config.load(["gin/runs/fashion.gin"], bindings)
-  made = Run(experiment.Experiment(strategy), folder)
+  """Trains a tiny run up to a step."""
+  made = prepared(strategy, folder, num_steps, *more)
   made.open()
   made()
   # TensorFlow may take minutes to end an iterator from within a replica's
@@ -127,15 +141,52 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(("gossip", GOSSIP), ("two_phase", TWO_PHASE))
   def test_the_mean_is_shown_and_gone_on_from(self, more):
-    four = run(testing.strategy(), self.folder, 4, *more)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+      four = run(testing.strategy(), self.folder, 4, *more)
     self.check_shown(four)
-    num_steps = "run.Run.num_steps = 8"
-    config.load(["gin/runs/fashion.gin"], [*TINY, num_steps, *more])
-    one = Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+    one = prepared(ONE("/cpu:0"), self.folder, 8, *more)
     self.assertEqual(one.done, 4)
     self.check_taken_up(four, one)
     if more is GOSSIP:
       self.check_said(four)
+      way = "`g` and `d` by Gossip on `ring` of 4, rho 0.3333, rounds 1"
+    else:
+      way = "`g` by Quantized by Stochastic(.*); two_phase, .*; `d` by Quantiz"
+    self.assertRegex(said.getvalue(), f"Replicas exchange {way}")
+
+  def heading_for(self, made):
+    """Returns where all are on the way to: `w - mean e - sum s`, by player."""
+    found = {}
+    for who, side in made.experiment.step.players.items():
+      exchange = side.exchange
+      owed = [copies(made, e).mean(0) for e in exchange.e]
+      for s in exchange.s:
+        rest = copies(made, s).sum(0)
+        for i, e in enumerate(owed):
+          if not exchange._is_small(e.shape):
+            owed[i] = e + rest[: e.size].reshape(e.shape)
+            rest = rest[e.size :]
+      settled = side.optimizer.settled(side.net.trainable_variables)
+      found[who] = [copies(made, w)[0] - e for w, e in zip(settled, owed)]
+    return found
+
+  def assert_same_way(self, made, form, before):
+    exchanges = [p.exchange for p in made.experiment.step.players.values()]
+    self.assertEqual([e.form for e in exchanges], [form] * 2)
+    for who, values in self.heading_for(made).items():
+      for got, expected in zip(values, before[who]):
+        self.assertAllClose(got, expected, rtol=0, atol=1e-6, msg=who)
+
+  def test_debts_outlive_a_change_of_the_form(self):
+    one = run(ONE("/cpu:0"), self.folder, 4, *LONG)
+    four = prepared(testing.strategy(), self.folder, 8, *LONG)
+    self.assert_same_way(four, "two_phase", self.heading_for(one))
+    four = run(testing.strategy(), self.folder, 8, *LONG)
+    for side in four.experiment.step.players.values():
+      debts = copies(four, side.exchange.s[0]).sum(0)
+      self.assertGreater(np.abs(debts).max(), 1e-4)  # Else none would do.
+    one = prepared(ONE("/cpu:0"), self.folder, 12, *LONG)
+    self.assert_same_way(one, "gather", self.heading_for(four))
 
   @parameterized.product(
     scheme=("gossip", "quantized"), nets=("dcgan", "sngan", "wgan_gp")
@@ -227,6 +278,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     ("four_async", testing.strategy, ASYNC),
     ("four_gossip", testing.strategy, GOSSIP),
     ("four_quantized", testing.strategy, QUANTIZED),
+    ("four_two_phase", testing.strategy, TWO_PHASE),
   )
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, strategy, more):
     run(strategy(), f"{self.folder}/parts", 4, *more)
@@ -239,7 +291,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(got[name], value, name)
     moved = checkpoints.Checkpoints(f"{self.folder}/whole")
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
-    slot = "base" if more is QUANTIZED else "m"
+    slot = "base" if more in (QUANTIZED, TWO_PHASE) else "m"
     for name in ("g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"):
       if name.startswith("d") and f"{name}/replica_1" in (
         four.get_variable_to_shape_map()
@@ -364,7 +416,14 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
         run(testing.strategy(), self.folder, 4, binding)
     with self.assertRaisesRegex(ValueError, "multiple of the cycle of 2"):
       run(testing.strategy(), self.folder, 5, *EVERY_OTHER_STEP)
+    by_label = ["InputFn.by_label = True", "InputFn.only_labels = [0, 1, 2]"]
+    with self.assertRaisesRegex(ValueError, "`by_label` .* has 3 for 4: take"):
+      run(testing.strategy(), self.folder, 4, *LINEAR, *by_label)
     self.assertFalse(os.path.exists(self.folder))
+
+  def test_exchanges_draw_by_the_run_s_seed(self):
+    made = experiment.player(testing.SPEC, 5, "g", net=linear.Generator)
+    self.assertEqual(made.exchange.seed, 5)
 
   def test_divergence_is_told_and_the_checkpoint_kept(self):
     run(ONE("/cpu:0"), self.folder, 4)

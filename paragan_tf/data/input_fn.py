@@ -150,16 +150,23 @@ class InputFn:
     # Last, or TensorFlow adds a prefetch of its own that grows without bound.
     return batches.apply(endless).prefetch(self.prefetch * len(share.shares))
 
-  def _dataset_by_label(self, share: Share) -> tf.data.Dataset:
-    """Returns batches of some classes for each share, in turn."""
-    places = np.asarray(self.source.train.labels) % share.num_shares
-    found = [np.flatnonzero(places == i) for i in share.shares]
-    if not all(len(rows) for rows in found):
+  def check_shares(self, num_shares: int) -> None:
+    """Says in a `ValueError` if some share would have no images."""
+    if not self.by_label:
+      return
+    places = np.asarray(self.source.train.labels) % num_shares
+    if len(np.unique(places)) < num_shares:
       raise ValueError(
         "`by_label` needs a class for each replica, and "
         f"'{self.name}' has {len(self.source.label_names)} for "
-        f"{share.num_shares}: take fewer replicas, or `by_label = False`."
+        f"{num_shares}: take fewer replicas, or `by_label = False`."
       )
+
+  def _dataset_by_label(self, share: Share) -> tf.data.Dataset:
+    """Returns batches of some classes for each share, in turn."""
+    self.check_shares(share.num_shares)
+    places = np.asarray(self.source.train.labels) % share.num_shares
+    found = [np.flatnonzero(places == i) for i in share.shares]
     own = Share(share.batch_size, 1, [0], share.start_step)
     parts = [self._set(self.source.train.part(rows)) for rows in found]
     self._sets = [self._train, *parts]

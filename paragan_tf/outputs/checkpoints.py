@@ -33,6 +33,20 @@ from paragan_tf.outputs.records import write_file
 _PREFIX = "model.ckpt"
 
 
+class Part(NamedTuple):
+  """Some of a vector that is kept under a key, and summed over replicas.
+
+  Attributes:
+    key: Where the first replica's is kept.
+    size: Entries of the vector.
+    start: Its first entry that is meant.
+  """
+
+  key: str
+  size: int
+  start: int
+
+
 class Entry(NamedTuple):
   """One variable of a run.
 
@@ -44,6 +58,9 @@ class Entry(NamedTuple):
     num_replicas: How many there are in all processes; 0: those of `copies`.
     merged: What to take of a checkpoint of more or fewer replicas: the `mean`
       or the `sum` of theirs. If `None`, such a one is refused.
+    optional: Whether a checkpoint may lack it; it is then zeros.
+    absorbs: What is added to it if a checkpoint has that: the run itself has no
+      such variable.
   """
 
   name: str
@@ -52,6 +69,8 @@ class Entry(NamedTuple):
   first_replica: int = 0
   num_replicas: int = 0
   merged: Optional[str] = None
+  optional: bool = False
+  absorbs: Optional[Part] = None
 
 
 class Writers(NamedTuple):
@@ -147,11 +166,12 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
   _check_replicas(path, stored, entries)
   _keyed(entries)  # Refuses names that are there twice.
   sources = [_sources(entry, stored) for entry in entries]
-  wanted = {
-    key: entry.copies[0]
-    for entry, keys in zip(entries, sources)
-    for key in itertools.chain(*keys)
-  }
+  wanted: Dict[str, tf.TensorSpec] = {}
+  for entry, keys in zip(entries, sources):
+    first = entry.copies[0]
+    spec = tf.TensorSpec(first.shape, first.dtype)
+    wanted.update((key, spec) for key in itertools.chain(*keys))
+    wanted.update(_absorbed_specs(entry, stored))
   missing = sorted(set(wanted) - set(stored))
   if missing:
     raise ValueError(
@@ -160,27 +180,50 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
     )
   values = _read(path, wanted)
   for entry, keys in zip(entries, sources):
+    absorbed = [values[key] for key in _absorbed_specs(entry, stored)]
     for copy, of in zip(entry.copies, keys):
-      copy.assign(_merged(entry, [values[key] for key in of]))
+      value = _merged(entry, [values[key] for key in of])
+      copy.assign(_with_part(entry, value, absorbed))
 
 
-def _read(path: str, wanted: Dict[str, tf.Variable]) -> Dict[str, tf.Tensor]:
-  """Returns the values of keys that are as large as their variables."""
+def _absorbed_specs(entry: Entry, stored) -> Dict[str, tf.TensorSpec]:
+  """Returns what is read to be added, by key."""
+  part = entry.absorbs
+  if part is None or part.key not in stored:
+    return {}
+  keys = [
+    _replica_key(part.key, i) for i in range(_num_stored(part.key, stored))
+  ]
+  return {k: tf.TensorSpec([part.size], entry.copies[0].dtype) for k in keys}
+
+
+def _with_part(
+  entry: Entry, value: tf.Tensor, vectors: Sequence[tf.Tensor]
+) -> tf.Tensor:
+  if entry.absorbs is None or not vectors:
+    return value
+  start, size = entry.absorbs.start, value.shape.num_elements()
+  part = tf.add_n(vectors)[start : start + size]
+  return value + tf.reshape(part, value.shape)
+
+
+def _read(path: str, wanted: Dict[str, tf.TensorSpec]) -> Dict[str, tf.Tensor]:
+  """Returns the values of keys that are as large as they must be."""
   try:
     values = tf.raw_ops.RestoreV2(
       prefix=path,
       tensor_names=list(wanted),
       shape_and_slices=[""] * len(wanted),
-      dtypes=[variable.dtype for variable in wanted.values()],
+      dtypes=[spec.dtype for spec in wanted.values()],
     )
   except tf.errors.OpError as e:
     raise _damaged(path, e) from e
   by_key = dict(zip(wanted, values))
-  for key, variable in wanted.items():
-    if by_key[key].shape != variable.shape:
+  for key, spec in wanted.items():
+    if by_key[key].shape != spec.shape:
       raise ValueError(
         f"`{key}` in checkpoint '{path}' must have shape "
-        f"{list(variable.shape)}, got {list(by_key[key].shape)}: it belongs to "
+        f"{list(spec.shape)}, got {list(by_key[key].shape)}: it belongs to "
         "another model; give another `model_dir`."
       )
   return by_key
@@ -188,14 +231,18 @@ def _read(path: str, wanted: Dict[str, tf.Variable]) -> Dict[str, tf.Tensor]:
 
 def _sources(entry: Entry, stored) -> List[List[str]]:
   """Returns for each copy the keys that it is made of."""
-  num = _num_stored(entry, stored)
+  if entry.optional and entry.name not in stored:
+    return [[] for _ in entry.copies]
+  num = _num_stored(entry.name, stored)
   if entry.agrees or num == (entry.num_replicas or len(entry.copies)):
     return [[_key(entry, i)] for i in range(len(entry.copies))]
-  all_keys = [_replica_key(entry, i) for i in range(num)]
+  all_keys = [_replica_key(entry.name, i) for i in range(num)]
   return [all_keys for _ in entry.copies]
 
 
 def _merged(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
+  if not values:
+    return tf.zeros_like(entry.copies[0])
   # Counts are the same on all.
   if len(values) == 1 or not values[0].dtype.is_floating:
     return values[0]
@@ -214,11 +261,12 @@ def _write(path: str, keyed: Dict[str, tf.Variable]) -> None:
 
 def _key(entry: Entry, place: int) -> str:
   """Returns the key of the copy at a place in this process."""
-  return _replica_key(entry, 0 if entry.agrees else entry.first_replica + place)
+  replica = 0 if entry.agrees else entry.first_replica + place
+  return _replica_key(entry.name, replica)
 
 
-def _replica_key(entry: Entry, replica: int) -> str:
-  return entry.name if not replica else f"{entry.name}/replica_{replica}"
+def _replica_key(name: str, replica: int) -> str:
+  return name if not replica else f"{name}/replica_{replica}"
 
 
 def _keyed(entries: Sequence[Entry]) -> Dict[str, tf.Variable]:
@@ -242,7 +290,7 @@ def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
   for entry in entries:
     if entry.agrees or entry.merged:
       continue
-    stored = _num_stored(entry, keys)
+    stored = _num_stored(entry.name, keys)
     running = entry.num_replicas or len(entry.copies)
     if stored != running:
       raise ValueError(
@@ -252,9 +300,9 @@ def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
       )
 
 
-def _num_stored(entry: Entry, keys) -> int:
+def _num_stored(name: str, keys) -> int:
   stored = 1
-  while _replica_key(entry, stored) in keys:
+  while _replica_key(name, stored) in keys:
     stored += 1
   return stored
 

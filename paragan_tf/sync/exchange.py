@@ -18,7 +18,7 @@ the others. Players that move in the same turn and whose exchanges are alike
 (`is_like`) talk in one go: the lists are then those of all of them.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import gin
 import tensorflow as tf
@@ -51,6 +51,7 @@ class Exchange(tf.Module):
     takes_statistics: Whether `state` is to hold what a net carries.
     takes_moments: Whether it is to hold the optimizer's moments, too.
     log_names: Scalars that `after_update` returns.
+    seed: The run's, for what is drawn; set by who makes a player.
   """
 
   period = 1
@@ -61,14 +62,27 @@ class Exchange(tf.Module):
   takes_statistics = True
   takes_moments = False
   log_names: Tuple[str, ...] = ()
+  seed = 0
 
   def __init__(self, name: str = "exchange"):
     super().__init__(name=name)
 
   @property
   def summed(self) -> Sequence[tf.Variable]:
-    """State of which, with more or fewer replicas, the sum is kept."""
+    """State of which, with more or fewer replicas, the sum is kept.
+
+    A checkpoint without it had nothing to keep.
+    """
     return ()
+
+  @property
+  def absorbing(self) -> Mapping[str, Tuple[str, int, int]]:
+    """What takes up state that is summed, if this exchange has none of it.
+
+    For each variable's name: that of a vector, its size, and where in it the
+    part starts that belongs to the variable.
+    """
+    return {}
 
   def init(self, weights: Sequence[tf.Variable]) -> None:
     """Makes the state that `weights` need; under a strategy's scope."""
@@ -117,7 +131,14 @@ class Exchange(tf.Module):
     state: Sequence[tf.Variable],
     phase: int,
   ) -> int:
-    """Returns the bytes that a replica gives to others in a phase."""
+    """Returns the bytes that a replica has to say in a phase.
+
+    That is before any algorithm of the transport: a mean over all is the size
+    of what is averaged, of which a ring of M passes 2 (M - 1) / M on; a gather
+    is one message, which a ring passes on M - 1 times. What goes to others one
+    by one, as with neighbors, counts for each of them, and is what the wire
+    carries. The suite `wire` turns one into the other.
+    """
     del weights, state, phase
     return 0
 
@@ -127,7 +148,7 @@ class Exchange(tf.Module):
     state: Sequence[tf.Variable],
     phase: int,
   ) -> int:
-    """Returns the bytes that a replica gets; by default what it gives."""
+    """Returns the bytes of what others say to it; by default as many."""
     return self.num_bytes(weights, state, phase)
 
   def summary(self) -> str:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from paragan_tf import collectives, pairs
 from paragan_tf.sync import words
 from paragan_tf.sync.exchange import Exchange, size_in_bytes
-from paragan_tf.sync.topology import Topology, ring
+from paragan_tf.sync.topology import Topology, check_target, ring
 
 _NUM_SUMS = 256
 # Message-seconds: at ten steps a second, ten times as many threads.
@@ -83,8 +83,16 @@ class Gossip(Exchange):
       raise ValueError(
         f"`rounds` must be at least 1, or 'auto', got {rounds!r}."
       )
+    if rounds == "auto":
+      check_target(target)
     if timeout is not None and not timeout > 0.0:
       raise ValueError(f"`timeout` must be above 0 s, got {timeout}.")
+    if not (callable(topology) or isinstance(topology, Topology)):
+      raise ValueError(
+        "`topology` must make a graph, or be one, got "
+        f"{topology!r}: write `@topology.ring`, or `@topology.custom()` for a "
+        "matrix."
+      )
     self._given = topology
     self._rounds = rounds
     self._target = target
@@ -206,7 +214,7 @@ def _weights(graph: Topology, group: pairs.Pairs) -> np.ndarray:
 
 
 def _here(table: np.ndarray, dtype: tf.DType) -> tf.Tensor:
-  return tf.gather(tf.constant(table, dtype), collectives.replica_id())
+  return tf.gather(tf.constant(table, dtype), collectives.place())
 
 
 def _joined(variables: Sequence[tf.Variable]) -> tf.Tensor:

@@ -34,8 +34,9 @@ class Quantized(Exchange):
   their gradients is not. Batch-norm statistics are averaged as they are, unless
   `statistics` is 'local'; an average of G and moments stay with their replica.
 
-  With more or fewer replicas each takes up the mean of what was owed, so that
-  `w - mean e` goes on as if nothing had happened.
+  With more or fewer replicas each takes up the mean of what was owed, and what
+  the second phase owed if there is none any more, so that what all are on the
+  way to, `w - mean e - sum s`, goes on as if nothing had happened.
 
   Args:
     compressor: How an update is made short; G and D may differ, by scope.
@@ -77,6 +78,12 @@ class Quantized(Exchange):
         raise ValueError(
           f"`{what}` must be one of {', '.join(allowed)}, got {value!r}."
         )
+    if compressor is not None and not isinstance(compressor, Compressor):
+      kind = getattr(compressor, "__name__", "Stochastic")
+      raise ValueError(
+        f"`compressor` must be a compressor, got {compressor!r}: write "
+        f"`@compress.{kind}()`, with parentheses."
+      )
     if min_size < 0:
       raise ValueError(f"`min_size` must be at least 0, got {min_size}.")
     if timeout is not None and not timeout > 0.0:
@@ -112,13 +119,29 @@ class Quantized(Exchange):
     ]
     if self.form == "two_phase":
       zeros = tf.zeros([self._num_large], weights[0].dtype)
-      s = tf.Variable(zeros, trainable=False, name=f"{self.name}/s")
+      s = tf.Variable(zeros, trainable=False, name=self._s_name)
       self.s = [s]
 
   @property
   def summed(self) -> Sequence[tf.Variable]:
     """The debts of the second phase: a replica has those of its part."""
     return self.s
+
+  @property
+  def absorbing(self):
+    """Debts take up those of a second phase, where there is none."""
+    if self.s:
+      return {}
+    parts, start = {}, 0
+    for e, shape in zip(self.e, self._shapes):
+      if not self._is_small(shape):
+        parts[e.name] = self._s_name, self._num_large, start
+        start += math.prod(shape)
+    return parts
+
+  @property
+  def _s_name(self) -> str:
+    return f"{self.name}/s"
 
   @property
   def form(self) -> str:
@@ -225,7 +248,7 @@ class Quantized(Exchange):
   def _second(self, mean: tf.Tensor) -> tf.Tensor:
     """Says to all what this replica has averaged; returns the whole."""
     num, size, code = self._m, self._chunk, self.compressor
-    here = collectives.replica_id()
+    here = collectives.place()
     (s,) = self.s
     r = mean
     if self._error_feedback:
@@ -242,7 +265,8 @@ class Quantized(Exchange):
 
   def _seed(self, index: int) -> tf.Tensor:
     """Returns the seed of a tensor, on this replica, at this update."""
-    key = zlib.crc32(f"{self.name}/{index}".encode()) & 0x3FFFFFFF
+    text = f"{self.seed}/{self.name}/{index}"
+    key = zlib.crc32(text.encode()) & 0x3FFFFFFF
     here = tf.cast(collectives.replica_id(), tf.int32)
     return tf.stack([tf.cast(self.t, tf.int32), key + here])
 

@@ -83,11 +83,7 @@ class Topology:
 
   def rounds_for(self, target: float) -> int:
     """Returns the fewest rounds that leave `target` of the spread, or less."""
-    if not 0.0 < target < 1.0:
-      raise ValueError(
-        "`target`, the share of the spread that may be left, must be in "
-        f"(0, 1), got {target}: take .1 for a tenth."
-      )
+    check_target(target)
     if self.rho <= target:
       return 1
     rounds = math.floor(math.log(target) / math.log(self.rho))
@@ -155,6 +151,15 @@ def custom(matrix: Sequence[Sequence[float]]) -> Topology:
       "them, and let each count itself."
     )
   return topology
+
+
+def check_target(target: float) -> None:
+  """Refuses a share of the spread that no number of rounds leaves."""
+  if not 0.0 < target < 1.0:
+    raise ValueError(
+      "`target`, the share of the spread that may be left, must be in "
+      f"(0, 1), got {target}: take .1 for a tenth."
+    )
 
 
 def _check_entries(W: np.ndarray) -> None:

@@ -18,6 +18,7 @@ LINKS: Dict[str, Link] = {
   "10ms": Link(1e-2, 1.25e9),
   "10ms_100mbit": Link(1e-2, 1.25e7),
 }
+_LINK_TOLERANCE = 0.1
 # A figure, the least that it must be or the most, and what it is.
 AIMS: Dict[str, Tuple[str, float, str]] = {
   "dq8_bytes_ratio_2": ("<=", 0.26, "8 bits say, of float32"),
@@ -95,6 +96,8 @@ def gather(
   for link, (latency, rate) in given.items():
     figures[f"link_{link}_latency_ms"] = 1e3 * latency
     figures[f"link_{link}_mbit"] = 8e-6 * rate
+    figures[f"link_{link}_latency_ratio"] = latency / LINKS[link].latency
+    figures[f"link_{link}_rate_ratio"] = rate / LINKS[link].rate
   return figures
 
 
@@ -156,14 +159,29 @@ def _cell(figures: Dict[str, float], name: str, one: Timed) -> str:
 
 
 def _links_table(figures: Dict[str, float]) -> str:
-  lines = ["Links, as asked for and as plain sockets found them"]
+  lines = [
+    "Links, as asked for and as plain sockets found them (found / asked)"
+  ]
   for name in LINKS:
     if f"link_{name}_mbit" in figures:
-      latency, mbit = (
-        figures[f"link_{name}_{what}"] for what in ("latency_ms", "mbit")
-      )
-      lines.append(f"{_link_title(name):26}{latency:.2f} ms, {mbit:.0f} Mbit/s")
+      lines.append(f"{_link_title(name):26}{_found(figures, f'link_{name}')}")
   return "\n".join(lines)
+
+
+def _found(figures: Dict[str, float], link: str) -> str:
+  """Returns what a link gave, and whether that was what was asked for."""
+  ratios = [figures[f"{link}_{what}_ratio"] for what in ("latency", "rate")]
+  cells = [
+    f"{figures[f'{link}_latency_ms']:.2f} ms ({ratios[0]:.2f})",
+    f"{figures[f'{link}_mbit']:.0f} Mbit/s ({ratios[1]:.2f})",
+  ]
+  off = [
+    what
+    for what, ratio in zip(("latency", "rate"), ratios)
+    if abs(ratio - 1.0) > _LINK_TOLERANCE
+  ]
+  verdict = f"NOT within 10 %: {', '.join(off)}" if off else "within 10 %"
+  return f"{', '.join(cells)}: {verdict}"
 
 
 def _link_title(name: str) -> str:
