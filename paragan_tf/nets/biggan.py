@@ -46,6 +46,7 @@ class Generator(tf.Module):
         "`num_classes` must be above 0 for this G, got 0: take data with "
         "labels, or BigGAN's G."
       )
+    layers.check_dims(shared_dim=shared_dim)
     channels = plans.widths(spec.resolution, width, at_32=4)
     part = _part(z_dim, len(channels))
     self.z_dim, self.remat = part * len(channels), remat
