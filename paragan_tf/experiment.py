@@ -21,7 +21,7 @@ from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.engine.step import Step
 from paragan_tf.evaluation import Evaluation
-from paragan_tf.game import losses
+from paragan_tf.game import class_losses, losses
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.optimizers import Adam, Optimizer
@@ -38,6 +38,11 @@ from paragan_tf.types import ImageSpec, Net
 
 # From the data's spec, a seed and a name to a net.
 MakeNet = Callable[..., Net]
+# What both players must pay for D's head to learn classes.
+_PAID = {
+  "ac": class_losses.AuxiliaryClassifier,
+  "2c": class_losses.Contrastive,
+}
 
 
 @gin.configurable(denylist=["spec", "seed", "name"])
@@ -140,6 +145,7 @@ class Experiment:
     g, d = (self._player("g", "g", seed), self._player("d", "d", seed))
     for who, side in (("g", g), ("d", d)):
       check(side.penalties, who)
+      _check_classes(side.penalties, who, d.net)
     twin = self._player("g", "g_ema", seed).net
     apart = None
     if schedule.roles:
@@ -375,6 +381,18 @@ def _laid_out(net: Net, precision: str) -> Net:
   if precision == "auto":
     precision = hardware.profile(layout.hardware).precision
   return in_precision(net, precision)
+
+
+def _check_classes(penalties: Sequence[Penalty], who: str, d: Net) -> None:
+  """Refuses a D whose head says classes that nobody pays for."""
+  conditioning = getattr(getattr(d, "head", None), "conditioning", "none")
+  paid = _PAID.get(conditioning)
+  if paid and not any(isinstance(penalty, paid) for penalty in penalties):
+    raise ValueError(
+      f"`conditioning` '{conditioning}' of D needs the penalty "
+      f"`{paid.__name__}` of both players, and `{who}` has none: set "
+      f"`{who}/player.penalties = [@class_losses.{paid.__name__}()]`."
+    )
 
 
 def _check_alone(schedule: Schedule, nets: Mapping[str, Net]) -> None:

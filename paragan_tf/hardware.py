@@ -28,6 +28,7 @@ class Profile(NamedTuple):
     memory: Bytes.
     hertz: Of its clock, 0 where it varies.
     flops: Of its fast units, a second; 0 where it varies.
+    multiple: What layers fill products up to: 1 where the compiler does it.
   """
 
   kind: str
@@ -37,10 +38,16 @@ class Profile(NamedTuple):
   memory: int
   hertz: float = 0.0
   flops: float = 0.0
+  multiple: int = 1
 
 
 def _tpu(gib: int, hertz: float, flops: float) -> Profile:
   return Profile("tpu", 128, 8, "bfloat16", gib * _GIB, hertz, flops)
+
+
+def _gpu(precision: str, gib: int, flops: float) -> Profile:
+  # Its fast units take sizes in eights, and only those.
+  return Profile("gpu", 8, 1, precision, gib * _GIB, 0.0, flops, multiple=8)
 
 
 # Of a TPU v4 or v5p, both cores of a chip are one.
@@ -52,9 +59,9 @@ PROFILES = {
   "tpu_v5p": _tpu(95, 1.75e9, 459e12),
   "tpu_v6e": _tpu(32, 1.75e9, 918e12),
   # Its half precision is float16, which does not train without scaling.
-  "gpu_v100": Profile("gpu", 1, 1, "float32", 16 * _GIB, 0.0, 15.7e12),
-  "gpu_a100": Profile("gpu", 1, 1, "bfloat16", 40 * _GIB, 0.0, 312e12),
-  "gpu_h100": Profile("gpu", 1, 1, "bfloat16", 80 * _GIB, 0.0, 989e12),
+  "gpu_v100": _gpu("float32", 16, 15.7e12),
+  "gpu_a100": _gpu("bfloat16", 40, 312e12),
+  "gpu_h100": _gpu("bfloat16", 80, 989e12),
   "cpu": Profile("cpu", 1, 1, "float32", 0),
 }
 # What a kind stands for while the very chip is not known.
@@ -75,7 +82,6 @@ class _Parts(NamedTuple):
   smaller_gram: bool = True
   join_projections: bool = False
   join_power_iterations: bool = False
-  multiple: int = 1
 
 
 _PARTS = {
@@ -113,12 +119,14 @@ class Layout:
     one_pass: D judges real and fake images in one pass.
     smaller_gram: The orthogonal penalty multiplies a kernel with itself on its
       shorter side, and once less for the gradient.
-    join_projections: Norms that follow the same vector ask for their scales
-      and shifts in one product.
+    join_projections: Norms that follow the same vector, or vectors that have a
+      part in common, ask for their scales and shifts in one product.
     join_power_iterations: Those of equal shapes are one batched product.
-    multiple: Channels, latent and batch of every product are filled up to
-      multiples of it. Compilers do that by themselves, so nowhere unless asked:
-      fast units of a GPU want 8 in bfloat16, which was not tried.
+    multiple: Linear layers, and convolutions of size 1 and 3, are computed on
+      rows of the batch, inputs and outputs filled up to multiples of it; not
+      so embeddings, joined projections, attention's products and DCGAN's
+      kernels. By default that of the profile: 8 on a GPU, which was not tried,
+      1 where compilers fill up by themselves.
   """
 
   hardware: str = "auto"
@@ -134,7 +142,8 @@ class Layout:
 
   def __post_init__(self):
     found = profile(self.hardware)
-    for name, value in _PARTS[found.kind]._asdict().items():
+    pays = {**_PARTS[found.kind]._asdict(), "multiple": found.multiple}
+    for name, value in pays.items():
       if getattr(self, name) is None:
         object.__setattr__(self, name, value)
     for name, known in (("resizes", RESIZES), ("image_ends", IMAGE_ENDS)):
@@ -163,7 +172,9 @@ def tiled(
   shape: Sequence[int], dtype: tf.DType, found: Profile
 ) -> Tuple[int, ...]:
   """Returns the shape that is computed with, the last axis in the lanes."""
-  rows = found.sublanes * max(1, 4 // dtype.size)
+  rows = found.sublanes
+  if rows > 1:
+    rows *= max(1, 4 // dtype.size)
   tile = [1] * max(0, len(shape) - 2) + [rows, found.lanes][-len(shape) :]
   return tuple(-(-size // unit) * unit for size, unit in zip(shape, tile))
 

@@ -33,12 +33,27 @@ def floats():
   return tf.data.Dataset.from_tensor_slices((images, IDS[:, None] % 3))
 
 
+def channels_first():
+  return singles().map(lambda x, y: (tf.transpose(x, [2, 0, 1]), y))
+
+
+def channels_first_in_batches():
+  return channels_first().batch(5)
+
+
 def ids(images):
   return np.round((np.asarray(images)[:, 0, 0, 0] + 1.0) * 127.5).astype(int)
 
 
 class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.parameters(singles, batched, with_params, floats)
+  @parameterized.parameters(
+    singles,
+    batched,
+    with_params,
+    floats,
+    channels_first,
+    channels_first_in_batches,
+  )
   def test_batches_follow_the_stream_and_begin_anew(self, input_fn):
     adapted = AdaptedInput(input_fn, num_classes=3)
     self.assertEqual(adapted.spec, (4, 1, 3))
@@ -48,6 +63,19 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(labels, ids(images) % 3)
       seen.extend(ids(images))
     self.assertAllEqual(seen, [*IDS, *IDS[:8]])
+
+  def test_channels_before_the_pixels_come_after_them(self):
+    first = np.random.RandomState(0).randint(256, size=[6, 3, 8, 8])
+    first = first.astype(np.uint8)
+    adapted = AdaptedInput(lambda: tf.data.Dataset.from_tensors(first))
+    self.assertEqual(adapted.spec, (8, 3, 0))
+    ((images,),) = adapted({"batch_size": 6}).take(1)
+    expected = np.moveaxis(first, 1, -1)
+    self.assertAllClose(images, expected / 127.5 - 1.0)
+    seen = np.concatenate(
+      [adapted.reference().pixels, adapted.heldout().pixels]
+    )
+    self.assertAllEqual(seen, expected)
 
   def test_replicas_share_each_batch(self):
     adapted = AdaptedInput(singles, num_classes=3)

@@ -238,6 +238,12 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(factor.mean(), 1.0, atol=0.05)
     self.assertGreater(factor.max(), 2.7)
 
+  def test_ada_has_the_transforms_of_the_paper(self):
+    self.assertNotIn("cutout", augment.Ada().policy)
+    self.assertEqual(augment.Ada(["cutout"]).policy, ("cutout",))
+    blitting, colors = {"flip", "rotation", "translation"}, {"brightness"}
+    self.assertContainsSubset({*blitting, "scale", *colors}, ADA)
+
   def test_ada_has_the_strengths_of_the_paper(self):
     x = np.full([4000, 2, 2, 1], 0.5, np.float32)
     added = call(ada(1.0, policy=["brightness"]), x).numpy() - x

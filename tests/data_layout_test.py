@@ -9,7 +9,9 @@ from absl.testing import parameterized
 from paragan_tf import hardware
 from paragan_tf.data import layout, sources
 
-V3, CPU = hardware.PROFILES["tpu_v3"], hardware.PROFILES["cpu"]
+V3, A100, CPU = (
+  hardware.PROFILES[name] for name in ("tpu_v3", "gpu_a100", "cpu")
+)
 
 
 class OrderTest(tf.test.TestCase, parameterized.TestCase):
@@ -47,6 +49,8 @@ class CoreBatchTest(tf.test.TestCase, parameterized.TestCase):
     (V3, 64, 0.5e9, 24),
     (V3, 64, 5e9, 3),
     (CPU, 21, 5e9, 21),
+    (A100, 21, 0, 16),
+    (A100, 64, 1.5e9, 24),
   )
   def test_it_fits_and_fills_tiles(self, profile, wish, image_bytes, expected):
     size = layout.core_batch(profile, wish, 2e9, image_bytes)

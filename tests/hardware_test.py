@@ -10,6 +10,7 @@ from paragan_tf.hardware import Layout
 from tests import testing
 
 V3 = hardware.PROFILES["tpu_v3"]
+GPUS = [name for name in hardware.PROFILES if name.startswith("gpu")]
 TPUS = [name for name in hardware.PROFILES if name.startswith("tpu")]
 
 
@@ -27,9 +28,17 @@ class TilesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(hardware.tiled([130], tf.float32, V3), (256,))
 
   def test_nothing_is_wasted_where_there_are_no_tiles(self):
-    for name in ("cpu", "gpu_a100"):
-      found = hardware.PROFILES[name]
-      self.assertEqual(hardware.waste([3, 5, 3], tf.float32, found), 0.0)
+    found = hardware.PROFILES["cpu"]
+    for dtype in (tf.float32, tf.bfloat16):
+      self.assertEqual(hardware.waste([3, 5, 3], dtype, found), 0.0)
+
+  @parameterized.parameters(*GPUS)
+  def test_gpus_take_channels_in_eights(self, name):
+    found = hardware.PROFILES[name]
+    for channels, share in ((3, 0.625), (12, 0.25), (8, 0.0), (96, 0.0)):
+      for dtype in (tf.float32, tf.bfloat16):
+        wasted = hardware.waste([5, 7, 7, channels], dtype, found)
+        self.assertAlmostEqual(wasted, share)
 
   def test_tpus_are_as_fast_as_their_clock_times_their_units(self):
     # Products of 128x128 a cycle: published peaks agree with the clocks.
@@ -49,7 +58,9 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
     layout = Layout(hardware=name)
     self.assertIn(layout.resizes, hardware.RESIZES)
     self.assertIn(layout.image_ends, hardware.IMAGE_ENDS)
-    self.assertGreaterEqual(layout.multiple, 1)
+    # Compilers of the others fill up by themselves.
+    self.assertEqual(layout.multiple, 8 if name in GPUS else 1)
+    self.assertEqual(Layout(hardware=name, multiple=4).multiple, 4)
     self.assertIsNotNone(layout.join_projections)
 
   def test_auto_is_what_the_program_runs_on(self):

@@ -77,6 +77,11 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
     ):
       make(conditioning, SPEC._replace(num_classes=0))
 
+  @parameterized.parameters(-3, 0)
+  def test_an_embedding_without_entries_is_refused(self, size):
+    with self.assertRaisesRegex(ValueError, f"`embedding_dim`.*got {size}"):
+      make("2c", embedding_dim=size)
+
   def test_an_unknown_conditioning_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`conditioning`.*got 'magic'"):
       make("magic")

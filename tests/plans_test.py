@@ -8,6 +8,7 @@ from paragan_tf.nets import (
   biggan_deep,
   contragan,
   dcgan,
+  linear,
   plans,
   sagan,
   sngan,
@@ -197,6 +198,18 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("width", sngan.Generator, {"width": 0}, "`width`.*got 0"),
     ("modulation", sngan.Generator, {"modulation": "x"}, "`modulation`.*'x'"),
+    ("z_dim", sngan.Generator, {"z_dim": 0}, "`z_dim`.*got 0"),
+    ("z_dim_dcgan", dcgan.Generator, {"z_dim": -1}, "`z_dim`.*got -1"),
+    ("z_dim_deep", biggan_deep.Generator, {"z_dim": 0}, "`z_dim`.*got 0"),
+    ("z_dim_split", biggan.Generator, {"z_dim": 0}, "`z_dim`.*got 0"),
+    ("z_dim_linear", linear.Generator, {"z_dim": 0}, "`z_dim`.*got 0"),
+    ("shared", biggan.Generator, {"shared_dim": 0}, "`shared_dim`.*got 0"),
+    (
+      "shared_deep",
+      biggan_deep.Generator,
+      {"shared_dim": -2},
+      "`shared_dim`.*got -2",
+    ),
     ("depth", biggan_deep.Generator, {"depth": 0}, "`depth`.*got 0"),
     ("depth_d", biggan_deep.Discriminator, {"depth": 0}, "`depth`.*got 0"),
   )

@@ -42,6 +42,17 @@ ASYNC = [
   *EVERY_OTHER_STEP,
   "experiment.Experiment.schedule = @schedule.Asynchronous",
 ]
+# What follows D: its state is in the checkpoint too.
+FOLLOWING = [
+  *LINEAR,
+  "from paragan_tf.game import augment",
+  "from paragan_tf.game import penalties",
+  "experiment.Experiment.augment = @augment.Ada",
+  "augment.Ada.speed = 100",
+  "augment.Ada.policy = ['flip', 'brightness']",
+  "d/experiment.player.penalties = [@penalties.LeCam()]",
+  "penalties.LeCam.start_step = 2",
+]
 GOSSIP = ["include 'gin/sync/gossip.gin'", *LINEAR]
 QUANTIZED = [
   "include 'gin/sync/quantized.gin'",
@@ -279,6 +290,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     ("four_gossip", testing.strategy, GOSSIP),
     ("four_quantized", testing.strategy, QUANTIZED),
     ("four_two_phase", testing.strategy, TWO_PHASE),
+    ("one_following", lambda: ONE("/cpu:0"), FOLLOWING),
   )
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, strategy, more):
     run(strategy(), f"{self.folder}/parts", 4, *more)
@@ -292,7 +304,10 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     moved = checkpoints.Checkpoints(f"{self.folder}/whole")
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
     slot = "base" if more in (QUANTIZED, TWO_PHASE) else "m"
-    for name in ("g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"):
+    names = ["g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"]
+    if more is FOLLOWING:
+      names += ["augment/p", "lecam/real", "lecam/fake"]
+    for name in names:
       if name.startswith("d") and f"{name}/replica_1" in (
         four.get_variable_to_shape_map()
       ):
@@ -409,6 +424,14 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
         "must be one of .*, got 48",
       ),
       ("run.Run.num_steps = 0", "got 0"),
+      (
+        "dcgan.Discriminator.conditioning = 'ac'",
+        "'ac' of D needs .*`AuxiliaryClassifier` .*`g/player.penalties = ",
+      ),
+      (
+        "dcgan.Discriminator.conditioning = '2c'",
+        "'2c' of D needs .*`Contrastive` of both players, and `g` has none",
+      ),
       ("sources.fashion.num_heldout = 10000", "got 10000"),
     )
     for binding, words in cases:

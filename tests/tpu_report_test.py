@@ -3,16 +3,22 @@
 `make test-tpu` makes the compiler's environment and runs all of it.
 """
 
+import ast
+import dataclasses
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
+import gin
 import tensorflow as tf
+import tensorflow_datasets as tfds
 from absl.testing import parameterized
 
+from paragan_tf import config, experiment, hardware
 from tools.tpu import environment, export, figures, programs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -36,6 +42,20 @@ metadata={op_name="conv"}, backend_config={"estimated_cycles":"100"}
   ROOT %two = f32[16,8,8,3]{3,0,2,1:T(8,128)} copy(%one), \
 backend_config={"estimated_cycles":"20"}
 }
+"""
+
+
+KEYS = (
+  "gain_time",
+  "gain_time_layout_only",
+  "hbm_ratio",
+  "hbm_bytes",
+  "hbm_limit_bytes",
+)
+# Says of every program what a compiler would say that has no room for it.
+COMPILER = """#!/bin/sh
+echo '{"error": "RESOURCE_EXHAUSTED: no room"}' > "${3%.hlo}.json"
+: > "${3%.hlo}.txt"
 """
 
 
@@ -92,21 +112,71 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     }
     for name, value in expected.items():
       self.assertAlmostEqual(found[name], value, msg=name)
+    self.assertIsNone(found["reason"])
     json.dumps(found)
 
-  def test_with_roles_the_slower_one_counts(self):
-    rows = [
-      figures.Row(f"{who}_{name}", seconds=scale * seconds, hbm_bytes=1)
+  @parameterized.named_parameters(
+    ("off", 0, ["hbm_bytes", "hbm_limit_bytes"]),
+    ("layout", 1, ["gain_time", "hbm_ratio", "hbm_bytes", "hbm_limit_bytes"]),
+    ("bfloat16", 2, ["gain_time_layout_only", "hbm_limit_bytes"]),
+  )
+  def test_what_cannot_be_is_none_with_a_reason(self, missing, there):
+    name = self.rows()[missing].name
+    for reason in ("not asked for", "did not compile, no <room>"):
+      rows = self.rows()
+      row = rows.pop(missing)
+      if "room" in reason:
+        rows.append(figures.Row(row.name, error="no <room>"))
+      report = figures.Report("v3:2x2", "tpu_v3", rows)
+      found = report.json()
+      self.assertCountEqual([k for k in KEYS if found[k] is not None], there)
+      self.assertRegex(found["reason"], f"`{name}` .*{reason}")
+      self.assertIn("-", report.text())
+      self.assertIn("<td>-", report.html())
+      self.assertIsNone(report.failure())
+
+  def test_nothing_compiled_is_a_failure_that_says_why(self):
+    rows = [figures.Row(r.name, error=f"no {r.name}") for r in self.rows()]
+    report = figures.Report("v3:2x2", "tpu_v3", rows)
+    self.assertRegex(report.failure(), "none .* compile, no step_off; .*layout")
+    found = report.json()
+    for key in KEYS[:-1]:
+      self.assertIsNone(found[key], key)
+
+  def roles(self):
+    return [
+      figures.Row(
+        f"{who}_{name}",
+        seconds=scale * seconds,
+        seconds_by_cycles=1.0,
+        hbm_bytes=int(12 * seconds / scale),
+      )
       for who, scale in (("g", 1.0), ("d", 2.0))
       for name, seconds in (("off", 3.0), ("layout", 2.0), ("bfloat16", 1.0))
     ]
-    rows = [r._replace(seconds_by_cycles=1.0) for r in rows]
+
+  def test_with_roles_the_slower_and_the_larger_one_count(self):
+    rows = self.roles()
+    rows[0] = rows[0]._replace(seconds=5.0)  # And yet D is slower.
     rows.append(figures.Row("g_only_resizes", error="too <large>"))
     report = figures.Report("v3:2x2", "tpu_v3", rows)
-    self.assertAlmostEqual(report.json()["gain_time"], 3.0)
+    found = report.json()
+    self.assertAlmostEqual(found["gain_time"], 3.0)
+    # D is slower, G is larger.
+    self.assertEqual((found["hbm_bytes"], found["hbm_bytes_off"]), (12, 36))
     self.assertIn("too <large>", report.text())
     self.assertIn("too &lt;large&gt;", report.html())
     self.assertIn("stimates of the TPU compiler", report.html())
+
+  @parameterized.parameters(0, 2, 3, 5)
+  def test_nothing_is_gained_by_a_role_that_did_not_compile(self, missing):
+    rows = self.roles()
+    rows[missing] = figures.Row(rows[missing].name, error="too large")
+    found = figures.Report("v3:2x2", "tpu_v3", rows).json()
+    self.assertIsNone(found["gain_time"])
+    self.assertIsNone(found["hbm_ratio"])
+    self.assertEqual(found["hbm_bytes"] is None, missing in (2, 5))
+    self.assertIn(f"`{rows[missing].name}` did not", found["reason"])
 
   def test_a_row_is_read_from_what_the_compiler_wrote(self):
     path = pathlib.Path(tempfile.mkdtemp(), "step_off.hlo")
@@ -125,6 +195,11 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     path.with_suffix(".json").write_text(json.dumps(said))
     row = figures.row("step_off", path, 4, "tpu_v3")
     self.assertAlmostEqual(row.seconds, 0.25)
+    self.assertAlmostEqual(row.optimal_seconds, -0.75)
+    report = figures.Report("v3:2x2", "tpu_v3", [row])
+    raw = report.json()["programs"]["step_off"]["optimal_seconds"]
+    self.assertAlmostEqual(raw, -0.75)
+    self.assertRegex(report.text(), "plus one second for each X64")
     self.assertAlmostEqual(row.seconds_by_cycles, 120 / 0.94e9)
     self.assertEqual(row.hbm_bytes, 6 * gib)
     # Half a GB an image, 12 GB left: in whole rows of eight.
@@ -142,6 +217,16 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(len(all_), len(few) + 5)
     self.assertLen({tuple(b) for b in all_.values()}, len(all_))
 
+  def test_off_is_every_part_of_a_layout_off(self):
+    fields = {field.name for field in dataclasses.fields(hardware.Layout)}
+    self.assertEqual({*figures._OFF}, fields - {"hardware"})
+    config.load(["gin/layout/off.gin"], [])
+    self.addCleanup(gin.clear_config)
+    of_file = gin.get_bindings(hardware.Layout)
+    of_report = {k: ast.literal_eval(v) for k, v in figures._OFF.items()}
+    self.assertEqual(of_file, of_report)
+    self.assertEqual(gin.get_bindings("player"), {"precision": "float32"})
+
 
 def run(*command, **variables):
   return subprocess.run(
@@ -156,6 +241,11 @@ def run(*command, **variables):
 
 class ToolTest(tf.test.TestCase, parameterized.TestCase):
   def test_without_the_compiler_it_says_how_to_get_it(self):
+    if sys.version_info[:2] < environment._OLDEST:
+      done = run("tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere")
+      self.assertEqual(done.returncode, 2)
+      self.assertIn("The TPU compiler needs Python 3.11", done.stderr)
+      return
     # A folder that cannot be made.
     done = run(
       "tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere", PIP_INDEX=""
@@ -165,6 +255,46 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     self.assertRegex(last, "^Error: The TPU compiler's environment in '/proc")
     self.assertIn("requirements.txt", last)
     self.assertIn("PARAGAN_TPU_ENV", last)
+
+  def test_where_nothing_compiles_it_fails_and_says_why(self):
+    folder = pathlib.Path(tempfile.mkdtemp())
+    (folder / "bin").mkdir()
+    (folder / "installed").write_text(environment._PINS.read_text())
+    (folder / "bin" / "python").write_text(COMPILER)
+    (folder / "bin" / "python").chmod(0o755)
+    done = run(
+      "tools.tpu_report",
+      "--gin_file=gin/runs/smoke.gin",
+      "--cores=1",
+      "--only=off",
+      f"--json={folder}/tpu.json",
+      PARAGAN_TPU_ENV=str(folder),
+    )
+    self.assertEqual(done.returncode, 2, done.stderr)
+    last = done.stderr.strip().splitlines()[-1]
+    self.assertRegex(last, "^Error: The TPU compiler took none .*: no room")
+    found = json.loads((folder / "tpu.json").read_text())
+    self.assertIsNone(found["gain_time"])
+    self.assertIn("no room", found["reason"])
+
+  @parameterized.named_parameters(
+    ("all", [], 3),
+    ("none", ["InputFn.conditional = False"], 0),
+    ("some", ["InputFn.only_labels = ['cat', 'owl']"], 2),
+  )
+  def test_labels_of_tfds_are_those_that_are_asked_for(self, more, num):
+    features = {
+      "image": tfds.features.Image(shape=(8, 8, 3)),
+      "label": tfds.features.ClassLabel(names=["cat", "dog", "owl"]),
+    }
+    builder = mock.Mock()
+    builder.info.features = features
+    self.addCleanup(gin.clear_config)
+    gin.clear_config()
+    config.load(["gin/data/imagenet.gin"], ["InputFn.resolution = 64", *more])
+    with mock.patch.object(tfds, "builder", lambda name: builder):
+      spec = export._image_spec(experiment)
+    self.assertEqual(tuple(spec), (64, 3, num))
 
   @parameterized.named_parameters(
     ("variant", ["--only=both"], "`--only` must be one of off, .*'both'"),

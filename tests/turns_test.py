@@ -131,6 +131,21 @@ class GradientTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(ours[name], grad, rtol=1e-4, atol=1e-6)
     self.assertGreater(np.abs(w_grad).max(), 1e-3)
 
+  @parameterized.named_parameters(("classes", "ac"), ("contrast", "2c"))
+  def test_what_is_not_paid_for_has_a_gradient_of_zero(self, conditioning):
+    g = dcgan.Generator(SPEC32, 1, width=2, z_dim=4)
+    d = dcgan.Discriminator(SPEC32, 2, width=2, conditioning=conditioning)
+    batch = testing.batch(BATCH, SPEC32)
+    grads = named(d, d_move(g, d, batch, losses.hinge).grads)
+    for variable in d.trainable_variables:
+      self.assertEqual(grads[variable.name].shape, variable.shape)
+    unpaid = [name for name, x in grads.items() if not np.any(x)]
+    head = ("classes", "place", "embedding")
+    expected = [name for name in grads if name.split("/")[1] in head]
+    self.assertNotEmpty(expected)
+    self.assertContainsSubset(expected, unpaid)
+    self.assertTrue(np.any(grads["d/linear/weight/w:0"]))
+
   @parameterized.named_parameters(("d", "d"), ("g", "g"))
   def test_a_small_step_against_it_helps_its_player(self, player):
     g, d = dcgan_pair(spectral=True)

@@ -71,6 +71,9 @@ def main():
     pathlib.Path(_HTML.value).write_text(report.html())
   if _JSON.value:
     cli.checked(lambda: cli.write_json("json", _JSON.value, report.json()))
+  failure = report.failure()
+  if failure:
+    cli.fail(failure)
 
 
 def _rows(

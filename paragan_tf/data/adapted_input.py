@@ -1,9 +1,10 @@
 """A user's own `input_fn`, made to fit: `input_fn() -> tf.data.Dataset`.
 
 Elements are images, or pairs of images and class ids, batched or not; uint8, or
-floats in [-1, 1]. All processes read the same stream, and each takes its rows
-of every global batch, so that a run does not depend on how many replicas share
-it. The stream begins anew when it ends.
+floats in [-1, 1]; with channels first, `[b, 3, 32, 32]` say, they are turned.
+All processes read the same stream, and each takes its rows of every global
+batch, so that a run does not depend on how many replicas share it. The stream
+begins anew when it ends.
 """
 
 import inspect
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import flaws
+from paragan_tf.data.layout import is_channels_first
 from paragan_tf.data.sources import Images
 from paragan_tf.types import ImageSpec
 
@@ -85,7 +87,11 @@ class AdaptedInput:
     """Returns the user's stream as `(image, label)` or `(image,)`, singly."""
     data = self._call(batch_size)
     data = data.map(lambda *x: x if self._num_classes else x[:1])
-    return data.unbatch() if data.element_spec[0].shape.rank == 4 else data
+    if data.element_spec[0].shape.rank == 4:
+      data = data.unbatch()
+    if not self._channels_first:
+      return data
+    return data.map(lambda x, *ids: (tf.transpose(x, [1, 2, 0]), *ids))
 
   def _call(self, batch_size: int) -> tf.data.Dataset:
     takes_params = "params" in inspect.signature(self._input_fn).parameters
@@ -103,6 +109,9 @@ class AdaptedInput:
     parts = found if isinstance(found, tuple) else (found,)
     shape = getattr(parts[0], "shape", tf.TensorShape(None))
     sides: list = shape[-3:].as_list() if shape.rank in (3, 4) else [None]
+    self._channels_first = is_channels_first([1, *sides])
+    if self._channels_first:
+      sides = [*sides[1:], sides[0]]
     if None in sides or sides[0] != sides[1]:
       raise ValueError(
         f"`{self.name}` must give square images of a known size, [h, w, c] or "

@@ -30,8 +30,9 @@ def core_batch(
 ) -> int:
   """Returns how many images a core should have: at most `wish`.
 
-  As many as fit into its memory, in whole rows of its tiles if there are as
-  many as one.
+  As many as fit into its memory, in whole rows of its tiles, or multiples that
+  products are filled up to, if there are as many as one. It is a proposal:
+  `tools/tpu_report.py` says it, and a run has the batch that its config has.
 
   Args:
     profile: Of the core.
@@ -51,4 +52,5 @@ def core_batch(
       "nets, `remat = True`, or bfloat16."
     )
   size = min(wish, fitting)
-  return size - size % profile.sublanes if size > profile.sublanes else size
+  unit = max(profile.sublanes, profile.multiple)
+  return size - size % unit if size > unit else size

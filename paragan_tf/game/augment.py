@@ -225,6 +225,7 @@ _ADA: Dict[str, Transform] = {
   "saturation": lambda x, draw: saturation(x, _exp2(draw, 1.0)),
   "cutout": _cutout,
 }
+_ADA_POLICY = tuple(name for name in _ADA if name != "cutout")
 
 
 @gin.register
@@ -235,13 +236,14 @@ class Ada(Augment):
   signs of its logits, and falls while it is less sure; from 0 to 1 it takes
   `speed` images. `p` is a variable, and agrees on all replicas.
 
-  Of the paper's transforms, turns by any angle, unequal scales, hues and
-  filters are left out.
+  The default `policy` is the paper's: blitting, geometry and colors. Of its
+  transforms, turns by any angle, unequal scales, hues and filters are left out;
+  `cutout`, which it leaves out of training as well, may be asked for.
   """
 
   def __init__(
     self,
-    policy: Sequence[str] = tuple(_ADA),
+    policy: Sequence[str] = _ADA_POLICY,
     target: float = 0.6,
     speed: int = 500_000,
     name: str = "augment",

@@ -28,7 +28,8 @@ def orthogonal(scale: float = 1e-4) -> Regularizer:
   """BigGAN's (arXiv 1809.11096, eq. 3): off-diagonal products of filters.
 
   `scale * ||W^T W * (1 - I)||^2`, each kernel as a matrix with a column for
-  each output.
+  each output. All kernels count, BigGAN's shared embedding too, which the
+  authors' code leaves out.
   """
   _check(scale)
   smaller = Layout().smaller_gram

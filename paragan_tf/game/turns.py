@@ -110,7 +110,9 @@ def d_move(
     scores = Scores(real.logits, fake.logits)
     loss = loss_fn(scores).d
     loss += _penalty("d", terms, d, batch, fakes, real, fake)
-  return Move(loss, list(tape.gradient(loss, weights)), scores)
+  # A head of classes has none while its penalty is not due.
+  grads = tape.gradient(loss, weights, unconnected_gradients="zero")
+  return Move(loss, list(grads), scores)
 
 
 def g_move(

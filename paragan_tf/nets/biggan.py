@@ -46,6 +46,7 @@ class Generator(tf.Module):
         "`num_classes` must be above 0 for this G, got 0: take data with "
         "labels, or BigGAN's G."
       )
+    layers.check_dims(shared_dim=shared_dim)
     channels = plans.widths(spec.resolution, width, at_32=4)
     part = _part(z_dim, len(channels))
     self.z_dim, self.remat = part * len(channels), remat
@@ -84,13 +85,22 @@ class Generator(tf.Module):
   ) -> tf.Tensor:
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     first, *conds = tf.split(z, len(self.blocks) + 1, 1)
+    common = 0
     if self.shared is not None:
       shared = self.shared(labels, mode)
+      common = shared.shape[1]
       conds = [layers.beside(part, shared) for part in conds]
     x = self.linear(first, mode)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     x = blocks.run(
-      self.blocks, self.attention, self.place, x, conds, mode, self.remat
+      self.blocks,
+      self.attention,
+      self.place,
+      x,
+      conds,
+      mode,
+      self.remat,
+      common,
     )
     return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, mode)), mode))
 

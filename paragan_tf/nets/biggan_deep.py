@@ -36,6 +36,7 @@ class Generator(tf.Module):
     name: str = "g",
   ):
     super().__init__(name=name)
+    layers.check_dims(z_dim=z_dim, shared_dim=shared_dim)
     channels = plans.widths(spec.resolution, width, at_32=4)
     self.z_dim, self.remat = z_dim, remat
     init = layers.orthogonal_init(seed)

@@ -22,13 +22,15 @@ def run(
   conds: Sequence[Any],
   mode: Mode,
   remat: bool,
+  common: int = 0,
 ) -> tf.Tensor:
   """Returns what the blocks make of x, each with its own of `conds`.
 
   Attention follows the block number `place`. With `remat` only what passes
-  from one to the next is kept for the gradient.
+  from one to the next is kept for the gradient. `common` is how many last
+  entries all of `conds` have in common.
   """
-  with joint.projections([] if remat else blocks, conds, mode):
+  with joint.projections([] if remat else blocks, conds, mode, common):
     for i, (block, cond) in enumerate(zip(blocks, conds)):
       call = functools.partial(rematerialized, block) if remat else block
       x = call(x, cond, mode)

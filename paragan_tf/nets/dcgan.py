@@ -77,6 +77,7 @@ class Generator(tf.Module):
     name: str = "g",
   ):
     super().__init__(name=name)
+    layers.check_dims(z_dim=z_dim)
     self.z_dim = z_dim
     channels = widths(spec.resolution, width)[::-1]
     init = layers.normal_init(0.02, seed)

@@ -40,6 +40,8 @@ class Head(tf.Module):
     self.classes: Optional[layers.Linear] = None
     self.place: Optional[layers.Linear] = None
     size = features
+    if embedding_dim is not None:
+      layers.check_dims(embedding_dim=embedding_dim)
     if self.conditioning == "2c":
       size = embedding_dim or features
       self.place = layers.Linear(features, size, init, spectral, name="place")

@@ -1,14 +1,14 @@
 """Small products of one kind, computed as one.
 
     Joined(net)(x, labels, mode)    # its power iterations
-    with projections(blocks, conds, mode): block(x, cond, mode)
+    with projections(blocks, conds, mode, common): block(x, cond, mode)
 
 What is computed ahead lies ready for the layer that asks for it.
 """
 
 import contextlib
 import threading
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -17,6 +17,8 @@ from paragan_tf.nets.spectral import norm
 from paragan_tf.nets.wrapped import Wrapped
 from paragan_tf.types import Mode, Net
 
+# Rows, and the tables that they are multiplied by.
+_Asked = Tuple[tf.Tensor, List[tf.Tensor]]
 _LARGEST = 1 << 18  # Entries of a matrix that is still worth a copy.
 
 
@@ -59,27 +61,64 @@ class Joined(Wrapped):
       return fn(x, labels, mode)
 
 
-def projections(blocks: Sequence[tf.Module], conds: Sequence, mode: Mode):
-  """Lays scales and shifts ready, one product for all that follow a vector."""
+def projections(
+  blocks: Sequence[tf.Module], conds: Sequence, mode: Mode, common: int = 0
+):
+  """Lays scales and shifts ready, one product for all that follow a vector.
+
+  Args:
+    blocks: Those whose norms are asked for.
+    conds: What the norms of each block follow.
+    mode: Of the call.
+    common: How many last entries all of the vectors have in common. If there
+      are some, one product does for all vectors, see `_spread`.
+  """
   groups: Dict[int, List[tf.Module]] = {}
   for block, cond in zip(blocks, conds):
     mine = [m for m in block.submodules if getattr(m, "joined", False)]
     groups.setdefault(id(cond), []).extend(mine)
   by_id = {id(cond): cond for cond in conds}
-  found: Dict[int, Any] = {}
-  for key, affines in groups.items():
-    if affines:
-      found.update(_pairs(affines, by_id[key], mode))
-  return _lies_ready(found)
-
-
-def _pairs(affines: Sequence[Any], cond: Any, mode: Mode) -> Dict[int, Any]:
-  rows = affines[0].rows(cond)
-  tables = [tf.cast(t, rows.dtype) for a in affines for t in a.tables(mode)]
-  parts = tf.split(
-    tf.matmul(rows, tf.concat(tables, 1)), [t.shape[1] for t in tables], 1
+  groups = {key: affines for key, affines in groups.items() if affines}
+  joined = [
+    (affines[0].rows(by_id[key]), _tables(affines, mode))
+    for key, affines in groups.items()
+  ]
+  if common and joined:
+    joined = [_spread(joined, common)]
+  products = [_products(rows, tables) for rows, tables in joined]
+  parts = [part for product in products for part in product]
+  asking = [affine for affines in groups.values() for affine in affines]
+  return _lies_ready(
+    {id(a): parts[2 * i : 2 * i + 2] for i, a in enumerate(asking)}
   )
-  return {id(a): parts[2 * i : 2 * i + 2] for i, a in enumerate(affines)}
+
+
+def _tables(affines: Sequence[Any], mode: Mode) -> List[tf.Tensor]:
+  return [table for affine in affines for table in affine.tables(mode)]
+
+
+def _products(rows: tf.Tensor, tables: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  """Returns the rows times each of the tables, by one product."""
+  table = tf.cast(tf.concat(tables, 1), rows.dtype)
+  return tf.split(tf.matmul(rows, table), [t.shape[1] for t in tables], 1)
+
+
+def _spread(joined: Sequence[_Asked], common: int) -> _Asked:
+  """Returns one matrix of rows, and tables that fit it, for several of each.
+
+  Rows have what each vector has alone, side by side, then what is common;
+  tables have zeros where a vector is not theirs. At 128 px BigGAN's rows are
+  228 long where they were 148: a TPU fills both up to 256.
+  """
+  alone = [rows.shape[1] - common for rows, _ in joined]
+  parts = [rows[:, :size] for (rows, _), size in zip(joined, alone)]
+  spread: List[tf.Tensor] = []
+  for i, (_, tables) in enumerate(joined):
+    before, after = sum(alone[:i]), sum(alone[i + 1 :])
+    for table in tables:
+      own = tf.pad(table[: alone[i]], [[before, after], [0, 0]])
+      spread.append(tf.concat([own, table[alone[i] :]], 0))
+  return tf.concat([*parts, joined[0][0][:, -common:]], 1), spread
 
 
 def _alike(net: Net) -> List[List[Any]]:

@@ -215,5 +215,12 @@ def biased(y: tf.Tensor, b: tf.Variable) -> tf.Tensor:
   return tf.nn.bias_add(y, tf.cast(read(b), y.dtype))
 
 
+def check_dims(**dims: int) -> None:
+  """Refuses vectors without entries."""
+  for name, size in dims.items():
+    if size < 1:
+      raise ValueError(f"`{name}` of a net must be at least 1, got {size}.")
+
+
 def _key(name: str, seed: int) -> Sequence[int]:
   return [seed, zlib.crc32(name.encode()) & 0x7FFFFFFF]

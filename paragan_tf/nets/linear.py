@@ -17,6 +17,7 @@ class Generator(tf.Module):
     self, spec: ImageSpec, seed: int, z_dim: int = 4, name: str = "g"
   ):
     super().__init__(name=name)
+    layers.check_dims(z_dim=z_dim)
     self.spec = spec
     self.z_dim = z_dim
     pixels = spec.resolution**2 * spec.channels

@@ -55,6 +55,7 @@ class Generator(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
+    layers.check_dims(z_dim=z_dim)
     self.spec, self.z_dim, self.remat = spec, z_dim, options.remat
     self.modulation = modulation
     channels, init, spectral = options.channels, options.init, options.spectral

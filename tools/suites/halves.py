@@ -29,10 +29,12 @@ class Learned(NamedTuple):
   Attributes:
     frechet: The distance after the run's number of steps.
     finite_steps: How many steps gave numbers.
+    asked_steps: How many were to be done.
   """
 
   frechet: float
   finite_steps: int
+  asked_steps: int
 
 
 class Learner:
@@ -53,10 +55,11 @@ class Learner:
     """Trains as long as the run does, then on until a step."""
     self._run(self._num_steps)
     if self._finite_steps < self._num_steps:
-      return Learned(math.nan, self._finite_steps)
+      return Learned(math.nan, self._finite_steps, max(until, self._num_steps))
     first = self._experiment.evaluation.measure(None)[0]
     self._run(until)
-    return Learned(first.value, self._finite_steps)
+    asked = max(until, self._num_steps)
+    return Learned(first.value, self._finite_steps, asked)
 
   def _run(self, until: int) -> None:
     """Trains until a step, or a number that is none."""
@@ -88,13 +91,24 @@ def _learned(precision: str, seed: int, until: int) -> Learned:
 
 
 def gather(found: Dict[str, List[Learned]]) -> Dict[str, float]:
-  """Returns the flat figures; a deviation is over the seeds."""
+  """Returns the flat figures; a deviation is over the seeds.
+
+  `finite_steps` are those of the worst seed, of the steps that all of them were
+  to do; a run that was to go on has `long_finite_steps` of its own.
+  """
   figures: Dict[str, float] = {}
   for precision, runs in found.items():
     distances = [learned.frechet for learned in runs]
     figures[f"{precision}_frechet"] = float(np.mean(distances))
-    figures[f"{precision}_frechet_deviation"] = float(np.std(distances))
-    figures[f"{precision}_finite_steps"] = max(r.finite_steps for r in runs)
+    several = len(distances) > 1
+    deviation = float(np.std(distances, ddof=1)) if several else 0.0
+    figures[f"{precision}_frechet_deviation"] = deviation
+    usual = min(r.asked_steps for r in runs)
+    worst = min(r.finite_steps for r in runs)
+    figures[f"{precision}_finite_steps"] = min(worst, usual)
+    for r in runs:
+      if r.asked_steps > usual:
+        figures[f"{precision}_long_finite_steps"] = r.finite_steps
   return figures
 
 
@@ -105,7 +119,9 @@ def table(figures: Dict[str, float]) -> str:
     mean = figures[f"{precision}_frechet"]
     deviation = figures[f"{precision}_frechet_deviation"]
     steps = figures[f"{precision}_finite_steps"]
-    lines.append(
+    line = (
       f"{precision:10}{mean:.1f} +- {deviation:.1f}, {steps:.0f} steps finite"
     )
+    long = figures.get(f"{precision}_long_finite_steps")
+    lines.append(line if long is None else f"{line}, {long:.0f} of a long run")
   return "\n".join(lines)

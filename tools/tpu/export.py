@@ -105,17 +105,20 @@ def _check_cores(size: int, num_cores: int) -> None:
 def _image_spec(experiment):
   """Returns the images of a run; a set of tfds need not be there for that."""
   gin = experiment.gin
-  source = gin.query_parameter("InputFn.source")
+  found = gin.get_bindings(experiment.InputFn, resolve_references=False)
+  source = found.get("source")
   if not (isinstance(source, str) and source.startswith("tfds:")):
     return gin.get_configurable(experiment.InputFn)().spec
   import tensorflow_datasets as tfds
 
   name = source.split(":", 1)[1].split(",")[0]
-  info = tfds.builder(name).info
+  features = tfds.builder(name).info.features
+  num_classes = 0
+  if found.get("conditional", True):
+    only = found.get("only_labels")
+    num_classes = len(only or features["label"].names)
   return experiment.ImageSpec(
-    gin.query_parameter("InputFn.resolution"),
-    info.features["image"].shape[-1],
-    info.features["label"].num_classes,
+    found["resolution"], features["image"].shape[-1], num_classes
   )
 
 

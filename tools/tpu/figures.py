@@ -31,10 +31,13 @@ _PARTS = {
 }
 _NOTE = (
   "Estimates of the TPU compiler for one core, without network and host. "
-  "Time: its `optimal_seconds`, by multiply-adds and bytes. By cycles: the sum "
-  "of what it expects of each operation, tiles and all, and the share of the "
-  "MXU that comes of it. Nothing was run on a TPU."
+  "Time: its `optimal_seconds`, by multiply-adds and bytes, plus one second "
+  "for each X64 custom call, a half of a 64-bit count, which it counts as "
+  "minus one second; gains in time are of that sum. By cycles: the sum of "
+  "what it expects of each operation, tiles and all, and the share of the MXU "
+  "that comes of it. Nothing was run on a TPU."
 )
+_COMPARED = ("off", "layout", "bfloat16")
 _MANY = 2**20  # Images: more than any core has.
 
 
@@ -42,13 +45,15 @@ class Row(NamedTuple):
   """What the compiler says of one program.
 
   Attributes:
-    seconds: The compiler's estimate of the whole, by multiply-adds and bytes.
+    seconds: The compiler's estimate of the whole, by multiply-adds and bytes;
+      `optimal_seconds` without what that takes off for 64-bit counts.
     seconds_by_cycles: The sum of its estimates of all operations.
     hbm_bytes: Arguments, results and what lies between.
     mxu: The share of the peak that the multiply-adds come to, by the cycles.
     images: That a core has.
     images_fitting: That its memory would have room for.
     error: Why there are no figures.
+    optimal_seconds: As the compiler says them.
   """
 
   name: str
@@ -62,6 +67,7 @@ class Row(NamedTuple):
   images_fitting: int = 0
   wastes: Sequence[programs.Waste] = ()
   error: Optional[str] = None
+  optimal_seconds: float = 0.0
 
 
 def _profiles() -> Dict[str, Any]:
@@ -128,6 +134,7 @@ def row(name: str, path: pathlib.Path, num_images: int, chip_name: str) -> Row:
     num_images,
     _fitting(said, num_images, profile),
     programs.wastes(text),
+    optimal_seconds=said["optimal_seconds"],
   )
 
 
@@ -148,7 +155,7 @@ class Report:
     self.rows = {r.name: r for r in rows}
 
   def json(self) -> Dict[str, Any]:
-    """Returns the figures; gains are those of the slower role."""
+    """Returns the figures; `None` where one cannot be, and the `reason`."""
     figures: Dict[str, Any] = {
       "topology": self.topology,
       "hbm_limit_bytes": self.limit,
@@ -159,32 +166,54 @@ class Report:
       },
     }
     figures.update(self._gains())
+    missing = self._missing()
+    figures["reason"] = missing and f"Figures are missing: {missing}"
     return figures
 
-  def _gains(self) -> Dict[str, float]:
-    off, layout, half = (
-      self._slowest(name) for name in ("off", "layout", "bfloat16")
-    )
-    if not (off and layout and half):
-      return {}
+  def failure(self) -> Optional[str]:
+    """Returns why there is no figure at all, or `None` if there are some."""
+    if not all(r.error for r in self.rows.values()):
+      return None
+    return f"The TPU compiler took none of the programs: {self._missing()}"
+
+  def _gains(self) -> Dict[str, Optional[float]]:
+    """Returns what is gained; of roles, the slowest and the largest count."""
+    off, layout, half = (self._roles(name) for name in _COMPARED)
+
+    def ratio(ours: Sequence[Row], theirs: Sequence[Row], figure: str):
+      if not (ours and theirs):
+        return None
+      return _most(ours, figure) / _most(theirs, figure)
+
     return {
-      "gain_time": off.seconds / half.seconds,
-      "gain_time_layout_only": off.seconds / layout.seconds,
-      "gain_cycles": off.seconds_by_cycles / half.seconds_by_cycles,
-      "gain_cycles_layout_only": off.seconds_by_cycles
-      / layout.seconds_by_cycles,
-      "hbm_ratio": half.hbm_bytes / off.hbm_bytes,
-      "hbm_bytes": half.hbm_bytes,
-      "hbm_bytes_off": off.hbm_bytes,
+      "gain_time": ratio(off, half, "seconds"),
+      "gain_time_layout_only": ratio(off, layout, "seconds"),
+      "gain_cycles": ratio(off, half, "seconds_by_cycles"),
+      "gain_cycles_layout_only": ratio(off, layout, "seconds_by_cycles"),
+      "hbm_ratio": ratio(half, off, "hbm_bytes"),
+      "hbm_bytes": _most(half, "hbm_bytes") if half else None,
+      "hbm_bytes_off": _most(off, "hbm_bytes") if off else None,
     }
 
-  def _slowest(self, variant: str) -> Optional[Row]:
-    rows = [
-      r
-      for r in self.rows.values()
-      if r.name.split("_", 1)[1] == variant and not r.error
-    ]
-    return max(rows, key=lambda r: r.seconds, default=None)
+  def _names(self, variant: str) -> List[str]:
+    roles = dict.fromkeys(name.split("_", 1)[0] for name in self.rows)
+    return [f"{role}_{variant}" for role in roles]
+
+  def _roles(self, variant: str) -> List[Row]:
+    """Returns a row for each role, or none where one of them has no figures."""
+    found = [self.rows.get(name) for name in self._names(variant)]
+    rows = [r for r in found if r is not None and not r.error]
+    return rows if len(rows) == len(found) else []
+
+  def _missing(self) -> Optional[str]:
+    """Returns which programs that are compared have no figures, and why."""
+    reasons = []
+    for name in (n for v in _COMPARED for n in self._names(v)):
+      if name not in self.rows:
+        reasons.append(f"`{name}` was not asked for, leave `--only` out")
+      elif self.rows[name].error:
+        reasons.append(f"`{name}` did not compile, {self.rows[name].error}")
+    return "; ".join(reasons) + "." if reasons else None
 
   def table(self) -> List[List[str]]:
     """Returns a head, and a line for each program."""
@@ -216,7 +245,7 @@ class Report:
     for cells in self.table():
       lines.append(f"{cells[0]:34}" + "".join(f"{c:>13}" for c in cells[1:]))
     for name, gain in self._gains().items():
-      lines.append(f"{name:34}{gain:>13.2f}")
+      lines.append(f"{name:34}{_shown(gain, 2):>13}")
     for r in self.rows.values():
       lines.append(f"Tiles left empty, {r.name}:" if r.wastes else "")
       lines += [
@@ -242,7 +271,7 @@ class Report:
         for w in r.wastes
       ]
     gains = [["figure", "value"]]
-    gains += [[k, f"{v:.3f}"] for k, v in self._gains().items()]
+    gains += [[k, _shown(v, 3)] for k, v in self._gains().items()]
     tables = "".join(_table(rows) for rows in (self.table(), gains, wastes))
     return (
       "<!doctype html><meta charset=utf-8><title>TPU report</title><style>"
@@ -251,6 +280,14 @@ class Report:
       "text-align:left}</style>"
       f"<h1>TPU {html.escape(self.topology)}</h1><p>{_NOTE}</p>{tables}"
     )
+
+
+def _most(rows: Sequence[Row], figure: str) -> float:
+  return max(getattr(r, figure) for r in rows)
+
+
+def _shown(value: Optional[float], digits: int) -> str:
+  return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
