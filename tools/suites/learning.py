@@ -45,7 +45,7 @@ SIDES: Dict[str, Tuple[int, Sequence[str]]] = {
   "sngan": (32, _FAST_D),
   "sagan": (32, _FAST_D),
   "biggan": (8, _FAST_D),
-  "wgan_gp": (32, ("d/Adam.learning_rate = 5e-4",)),
+  "wgan_gp": (32, _FAST_D),
 }
 
 
