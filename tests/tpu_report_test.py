@@ -204,6 +204,9 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(row.hbm_bytes, 6 * gib)
     # Half a GB an image, 12 GB left: in whole rows of eight.
     self.assertEqual((row.images, row.images_fitting), (4, 24))
+    self.assertRegex(report.text(), "4 images, and room for 24: .* 6.0 times")
+    full = figures.Report("v3:2x2", "tpu_v3", [row._replace(images=24)])
+    self.assertRegex(full.text(), "24 images, and no room for more")
 
   def test_an_unknown_tpu_is_refused(self):
     for topology in ("v9:2x2", "v3", "cpu:1"):

@@ -246,6 +246,7 @@ class Report:
       lines.append(f"{cells[0]:34}" + "".join(f"{c:>13}" for c in cells[1:]))
     for name, gain in self._gains().items():
       lines.append(f"{name:34}{_shown(gain, 2):>13}")
+    lines += [_proposal(r) for r in self.rows.values() if not r.error]
     for r in self.rows.values():
       lines.append(f"Tiles left empty, {r.name}:" if r.wastes else "")
       lines += [
@@ -280,6 +281,20 @@ class Report:
       "text-align:left}</style>"
       f"<h1>TPU {html.escape(self.topology)}</h1><p>{_NOTE}</p>{tables}"
     )
+
+
+def _proposal(r: Row) -> str:
+  """Says what the memory of a core would have room for."""
+  if r.images_fitting <= r.images:
+    return (
+      f"Batch, {r.name}: a core has {r.images} images, and no room for more."
+    )
+  return (
+    f"Batch, {r.name}: a core has {r.images} images, and room for "
+    f"{r.images_fitting}: `Experiment.batch_size` may be up to "
+    f"{r.images_fitting / max(1, r.images):.1f} times as large; it is yours to "
+    "set."
+  )
 
 
 def _most(rows: Sequence[Row], figure: str) -> float:
