@@ -55,6 +55,13 @@ class LinkTest(tf.test.TestCase):
           best = min(best, time.perf_counter() - started)
       self.assertBetween(best, 2 * latency, 1.1 * 2 * latency)
 
+  def test_what_the_relay_itself_takes_is_taken_off(self):
+    self.links.ask("set", Link(0.05), 0.02)
+    best = link_check.round_trip(self.address(0, 1), 3)
+    self.assertBetween(best, 0.06, 0.09)
+    self.links.ask("set", Link(0.05), 0.2)  # Never sooner than at once.
+    self.assertLess(link_check.round_trip(self.address(0, 1), 3), 0.05)
+
   def test_bytes_take_as_long_as_the_rate_says(self):
     for mbit, num_bytes in ((40, 2_000_000), (100, 4_000_000)):
       rate = mbit * MBIT

@@ -15,7 +15,8 @@ a port of ours, which leads there. What is sent
 in pieces of about a millisecond, which connections take turns to send; what
 fits a packet need not wait for other connections (fair queueing). So it is a
 switch between full-duplex links. A message is late by what this program needs
-itself, too; `link_check` says how much that is.
+itself, too; `link_check` says how much that is, and told so by `own`, it holds
+a message back by so much less.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ class Links:
   """Leads workers to each other, in a thread."""
 
   def __init__(self, num_workers: int):
-    self._link = Link()
+    self._link, self._own = Link(), 0.0
     self._up = [_Wire() for _ in range(num_workers)]
     self._down = [_Wire() for _ in range(num_workers)]
     # Bound, and silent until the real one answers: who comes too early is
@@ -111,9 +112,14 @@ class Links:
       return _HOST, self._real[i]
     return _HOST, self._doors[j, i].getsockname()[1]
 
-  def set(self, link: Link) -> None:
-    """Changes all links; what is on its way comes as it would have."""
-    self._link = link
+  def set(self, link: Link, own: float = 0.0) -> None:
+    """Changes all links; what is on its way comes as it would have.
+
+    Args:
+      link: What they are to be like.
+      own: Seconds that a message takes through here anyway.
+    """
+    self._link, self._own = link, own
 
   def close(self) -> None:
     """Cuts everything."""
@@ -184,7 +190,8 @@ class Links:
     try:
       while data := await self._loop.sock_recv(source, self._piece):
         through = self._through(len(data), up, down)
-        await on_its_way.put((through + self._link.latency, data))
+        held = max(0.0, self._link.latency - self._own)
+        await on_its_way.put((through + held, data))
         if giving.done():
           break
         # Also if it is 0: others want to go on.

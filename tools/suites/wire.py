@@ -22,6 +22,7 @@ from tools.suites.wire_sides import WAYS, Counter, Member, Said
 from tools.suites.workers import Worker, ask_all, closing
 
 _COUNTED = (2, 4, 8)
+_HARDLY_LATE = Link(latency=1e-3)  # To see how late the relay is by itself.
 _STEPS = 2  # Of a turn: a cycle of the way that talks on second steps.
 
 
@@ -55,39 +56,50 @@ def run(options: Options) -> Result:
     figures = {**wire_quality.gather(quality), **meanwhile.figures()}
     return Result(wire_quality.table(figures), figures)
   plans = _QUICK if options.quick else _FULL
-  given = check_links({name: None for p in plans for name in p.links})
+  own, given = check_links({name: None for p in plans for name in p.links})
   counter = Worker("counter", functools.partial(Counter, max(_COUNTED)))
   with closing([counter]):
     said: Dict[int, Dict[str, Said]] = {
       m: counter.ask("count", tuple(WAYS), m) for m in _COUNTED
     }
-  timed = [one for plan in plans for one in measure(plan)]
+  timed = [one for plan in plans for one in measure(plan, own=own)]
   figures = wire_figures.gather(said, timed, given)
   figures.update(meanwhile.figures())
   draw = functools.partial(wire_plot.draw, figures, said, timed)
   return Result(wire_figures.table(figures, said, timed), figures, draw)
 
 
-def check_links(names) -> Dict[str, Tuple[float, float]]:
-  """Returns latency and rate of each link, as plain sockets find them."""
+def check_links(names) -> Tuple[float, Dict[str, Tuple[float, float]]]:
+  """Returns how late the relay itself is, and what plain sockets find.
+
+  That is latency and rate of each link.
+  """
   say("Checking the links.")
   worker = Worker("links", functools.partial(Links, 2))
   found = {}
   with closing([worker]):
     here = worker.ask("address", 0, 1)
     with link_check.peer(worker.ask("address", 1, 1)):
+      worker.ask("set", _HARDLY_LATE)
+      round_trip = link_check.round_trip(here)
+      own = round_trip / 2 - _HARDLY_LATE.latency
       for name in names:
-        worker.ask("set", LINKS[name])
+        worker.ask("set", LINKS[name], own)
         num_bytes = int(min(LINKS[name].rate, 2.5e8) * 0.4)
         found[name] = (
           link_check.round_trip(here) / 2,
           link_check.bulk_rate([here], num_bytes),
         )
-  return found
+  return own, found
 
 
-def measure(plan: Plan, bindings: Sequence[str] = ()) -> List[Timed]:
-  """Starts the workers of a plan, and times all ways on all links."""
+def measure(
+  plan: Plan, bindings: Sequence[str] = (), own: float = 0.0
+) -> List[Timed]:
+  """Starts the workers of a plan, and times all ways on all links.
+
+  `own` is how late the relay itself is, see `Links.set`.
+  """
   num = plan.num_workers
   say(f"Starting {num} workers, for {len(plan.ways)} ways.")
   links = Worker("links", functools.partial(Links, num))
@@ -99,15 +111,15 @@ def measure(plan: Plan, bindings: Sequence[str] = ()) -> List[Timed]:
   with closing([links, *members]):
     ask_all(members, "names")
     return [
-      Timed(num, name, _on_link(links, LINKS[name], members, plan))
+      Timed(num, name, _on_link(links, LINKS[name], own, members, plan))
       for name in plan.links
     ]
 
 
-def _on_link(links: Worker, link: Link, members, plan: Plan):
+def _on_link(links: Worker, link: Link, own: float, members, plan: Plan):
   """Returns the seconds of a step, by way."""
   say(f"{plan.num_workers} workers, {link}.")
-  links.ask("set", link)
+  links.ask("set", link, own)
   turns = {
     name: functools.partial(_seconds, members, name) for name in plan.ways
   }
