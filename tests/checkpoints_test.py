@@ -260,8 +260,8 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
       process.join()
       self.assertEqual(process.exitcode, -signal.SIGKILL)
       self.assert_last(last_step(self.folder), large)
-    # Many were written, and not more were kept than asked for.
-    self.assertGreater(last_step(self.folder), 2 * len(moments))
+    # More were written than asked for, however slow the disk, and not kept.
+    self.assertGreater(last_step(self.folder), 2)
     self.assertLen(checkpoints.Checkpoints(self.folder).paths(), 2)
 
   def save_together(self, step, num, killed_at=None):
