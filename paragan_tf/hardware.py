@@ -116,7 +116,9 @@ class Layout:
       and turns what a convolution asks for alone.
     attention_anew: The shares of attention, the largest tensors of a net, are
       computed again on the way back and not kept.
-    one_pass: D judges real and fake images in one pass.
+    one_pass: D judges real and fake images in one pass. In two, its power
+      iterations move in the first, so fakes meet norms that are half an
+      iteration further on: equal where these have come to rest.
     smaller_gram: The orthogonal penalty multiplies a kernel with itself on its
       shorter side, and once less for the gradient.
     join_projections: Norms that follow the same vector, or vectors that have a

@@ -1,11 +1,21 @@
-"""All forms of a convolution compute the same, forward and back."""
+"""All forms of a convolution compute the same, forward and back.
 
+So do whole nets, whatever the layout is.
+"""
+
+import collections
+import functools
+
+import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf import config, experiment
+from paragan_tf.game import losses, turns
 from paragan_tf.hardware import IMAGE_ENDS, RESIZES, Layout
-from paragan_tf.nets import layout
+from paragan_tf.nets import biggan, layers, layout
+from paragan_tf.types import Batch, ImageSpec, Mode
 
 PLAIN = Layout("cpu", "apart", "plain", multiple=1)
 LAYOUTS = [
@@ -85,6 +95,45 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(seen, [((8, 24), (24, 16))])
     self.assertAllClose(y, tf.matmul(x, w))
 
+  @parameterized.parameters((3, 20, 13), (5, 7, 8), (8, 9, 1), (1, 1, 3))
+  def test_a_filled_product_has_the_same_gradients(self, rows, z_dim, outputs):
+    z, w, dy = (
+      random(rows, z_dim),
+      random(z_dim, outputs),
+      random(rows, outputs),
+    )
+    found = []
+    for product in (tf.matmul, layout.aligned(tf.matmul, 8)):
+      with tf.GradientTape() as outer:
+        outer.watch([z, w])
+        with tf.GradientTape() as tape:
+          tape.watch([z, w])
+          y = product(z, w)
+        grads = tape.gradient(y, [z, w], dy)
+        penalty = tf.reduce_sum(tf.square(grads[0]))
+      seconds = outer.gradient(penalty, w)
+      found.append([y, *grads, seconds])
+    for one, other in zip(*found):
+      self.assertEqual(one.shape, other.shape)
+      self.assertAllClose(one, other, rtol=1e-12, atol=1e-12)
+
+  def test_a_layer_fills_latent_and_batch(self):
+    init = layers.normal_init(1.0, 0)
+    z, found = tf.cast(random(3, 5), tf.float32), []
+    for multiple in (1, 8):
+      with gin.unlock_config():
+        gin.bind_parameter("hardware.Layout.multiple", multiple)
+      self.addCleanup(gin.clear_config)
+      linear = layers.Linear(5, 7, init)
+      with tf.GradientTape() as tape:
+        tape.watch(z)
+        y = linear(z, Mode.EVAL)
+        loss = tf.reduce_sum(y**3)
+      grads = tape.gradient(loss, [z, *linear.trainable_variables])
+      found.append([y, *grads])
+    for one, other in zip(*found):
+      self.assertAllClose(one, other, rtol=1e-5, atol=1e-5)
+
   def test_the_batch_may_be_unknown(self):
     w = random(3, 3, 4, 3)
     for chosen in LAYOUTS:
@@ -113,21 +162,144 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
         return y, *tape.gradient(y, [x, w], dy)
 
       graph = back.get_concrete_function(x, w, dy).graph
-      ops = [op for op in graph.get_operations() if needed(graph, op)]
-      backs = [op for op in ops if op.type == "Conv2DBackpropInput"]
+      backs = [op for op in needed(graph) if op.type == "Conv2DBackpropInput"]
       for op in backs:
         self.assertEqual(list(op.get_attr("strides")), [1, 1, 1, 1])
 
 
-def needed(graph, wanted):
-  """Whether an operation is asked for by what a function returns."""
-  seen, waiting = set(), [tensor.op for tensor in graph.outputs]
+# What is no form of a convolution, then all that pays on a hardware.
+SWITCHES = {
+  "weights_as_matrices": {"weights_as_matrices": True},
+  "attention_anew": {"attention_anew": True},
+  "one_pass": {"one_pass": True},
+  "join_projections": {"join_projections": True},
+  "join_power_iterations": {"join_power_iterations": True},
+}
+PROFILES = {
+  "cpu": {"hardware": "cpu"},
+  "tpu_v3": {"hardware": "tpu_v3"},
+  "tpu_v3_filled": {"hardware": "tpu_v3", "multiple": 8},
+}
+SPEC = ImageSpec(32, 3, 4)
+SMALLEST = 5e-3  # Values below are rounding.
+
+
+def nets():
+  """Returns BigGAN's pair as gin lays it out, with weights that all count."""
+  makes = {
+    "g": functools.partial(
+      biggan.Generator, width=2, z_dim=20, shared_dim=6, attention=16
+    ),
+    "d": functools.partial(biggan.Discriminator, width=2, attention=16),
+  }
+  found = []
+  for who, make in makes.items():
+    with gin.config_scope(who):
+      net = experiment.player(SPEC, 0, who, net=make).net
+    draw = np.random.RandomState(0)
+    for v in net.trainable_variables:
+      v.assign_add(0.2 * draw.randn(*v.shape))
+    for module in net.submodules:
+      settle(module)
+    found.append(net)
+  return found
+
+
+def settle(module):
+  """Puts the vector of a power iteration where it comes to rest.
+
+  Else fakes in a pass of their own, after that of real images, would meet the
+  norm half an iteration further on.
+  """
+  if getattr(module, "u", None) is not None:
+    matrix = tf.reshape(module.w, [-1, module.w.shape[-1]])
+    module.u.assign(np.linalg.svd(matrix)[2][:1])
+
+
+def moves():
+  """Returns both moves with all that they leave, and operations by kind."""
+  g, d = nets()
+  draw = np.random.RandomState(1)
+  batch = Batch(
+    tf.constant(np.tanh(draw.randn(3, 32, 32, 3)), tf.float32),
+    tf.constant([0, 3, 1]),
+    tf.constant(draw.randn(3, 20), tf.float32),
+  )
+
+  @tf.function(autograph=False)
+  def both():
+    fakes = turns.draw(g, batch, Mode.TURN)
+    one = turns.g_move(fakes, d, batch, losses.wasserstein)
+    other = turns.d_move(fakes, d, batch, losses.wasserstein)
+    scores = [other.scores.real, other.scores.fake]
+    return [
+      fakes.images,
+      one.loss,
+      *one.grads,
+      other.loss,
+      *other.grads,
+    ], scores
+
+  traced = both.get_concrete_function()
+  results = tf.nest.flatten(traced())
+  state = [v for net in (g, d) for v in net.variables if not v.trainable]
+  kinds = collections.Counter(op.type for op in needed(traced.graph))
+  return [np.array(x) for x in [*results, *state]], kinds
+
+
+@functools.lru_cache(None)
+def plain_moves():
+  """Returns those without any layout."""
+  config.load(["gin/layout/off.gin"], [])
+  return moves()
+
+
+class NetsTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def check(self, files, wishes):
+    gin.clear_config()
+    expected, before = plain_moves()
+    gin.clear_config()
+    config.load(files, ["from paragan_tf import hardware"])
+    with gin.unlock_config():
+      for name, value in wishes.items():
+        gin.bind_parameter(f"hardware.Layout.{name}", value)
+    found, after = moves()
+    self.assertLen(found, len(expected))
+    for one, other in zip(found, expected):
+      scale = max(SMALLEST, np.abs(other).max())
+      self.assertAllClose(one / scale, other / scale, rtol=1e-3, atol=1e-3)
+    # Else the switch would not have been heard.
+    self.assertNotEqual(after, before)
+
+  @parameterized.named_parameters(*SWITCHES.items())
+  def test_each_part_leaves_the_moves_as_they_are(self, wishes):
+    self.check(["gin/layout/off.gin"], wishes)
+
+  @parameterized.named_parameters(*PROFILES.items())
+  def test_so_does_what_pays_on_a_hardware(self, wishes):
+    self.check([], wishes)
+
+  def test_all_that_is_compared_counts(self):
+    gin.clear_config()
+    found, _ = plain_moves()
+    # A bias before a batch norm has no gradient but rounding.
+    num = sum(np.abs(x).max() > SMALLEST for x in found)
+    self.assertGreater(num, 0.9 * len(found))
+
+
+def needed(graph):
+  """Returns the operations that are asked for by what a function returns."""
+  seen, waiting = {}, [tensor.op for tensor in graph.outputs]
   while waiting:
     op = waiting.pop()
     if op.name not in seen:
-      seen.add(op.name)
+      seen[op.name] = op
       waiting += [tensor.op for tensor in op.inputs]
-  return wanted.name in seen
+  return list(seen.values())
 
 
 if __name__ == "__main__":
