@@ -11,7 +11,7 @@ from absl.testing import parameterized
 from tests.suites_test import TINY
 from tools.suites import wire, wire_figures, wire_plot, wire_quality
 from tools.suites.link import Link
-from tools.suites.wire_figures import Timed, Traffic, traffic
+from tools.suites.wire_figures import Checked, Timed, Traffic, traffic
 from tools.suites.wire_quality import Quality
 from tools.suites.wire_sides import WAYS, Counter, Said
 from tools.suites.workers import Worker, closing
@@ -54,7 +54,9 @@ def timed():
 def figures():
   """Returns what is made of them."""
   found = wire_figures.gather(
-    said(), timed(), {"100mbit": (2e-4, 1.2e7), "10ms": (0.0105, 2e8)}
+    said(),
+    timed(),
+    {"100mbit": Checked(1e-4, 2e-4, 1.2e7), "10ms": Checked(1e-4, 0.0105, 2e8)},
   )
   return {**found, "load_before": 0.5}
 
@@ -100,9 +102,9 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_links_that_are_not_as_asked_for_are_told(self):
     links = {
-      "1ms": (1.08e-3, 1.3e9),
-      "100mbit": (2e-4, 1.2e7),
-      "10ms": (0.0105, 2e8),
+      "1ms": Checked(1e-4, 1.08e-3, 1.3e9),
+      "100mbit": Checked(1e-4, 2e-4, 1.2e7),
+      "10ms": Checked(1e-4, 0.0105, 2e8),
     }
     found = wire_figures.gather(said(), timed(), links)
     self.assertAllClose(found["link_1ms_latency_ratio"], 1.08)

@@ -19,20 +19,24 @@ itself, too; `link_check` says how much that is, and told so by `own`, it holds
 a message back by so much less.
 """
 
-import asyncio
-import contextlib
+import collections
+import errno
 import json
 import math
 import selectors
 import socket
 import threading
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+import time
+from typing import Callable, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from tools.suites.loop import Loop
 
 _HOST = "127.0.0.1"
 _SECONDS_OF_PIECE = 1e-3
-_LEAST_PIECE, _LARGEST_PIECE = 1 << 12, 1 << 18
+_LEAST_PIECE, _LARGEST_PIECE = 1 << 12, 1 << 20
 # What a connection has waiting at most, so that a late wake-up costs no rate.
-_SECONDS_AHEAD = 20e-3
+# More than fits a processor's cache would cost rate, too.
+_SECONDS_AHEAD, _BYTES_AHEAD = 20e-3, 1 << 22
 _PACKET = 1500
 _MOST_ON_ITS_WAY = 1 << 10
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -50,25 +54,11 @@ class Link(NamedTuple):
   rate: float = math.inf
 
 
-class _Wire:
-  """One direction of one worker's link: when it is free again."""
-
-  def __init__(self) -> None:
-    self._free = 0.0
-
-  def take(self, start: float, seconds: float) -> float:
-    """Returns when that is through which may start at `start`."""
-    self._free = max(start, self._free) + seconds
-    return self._free
-
-
 class Links:
   """Leads workers to each other, in a thread."""
 
   def __init__(self, num_workers: int):
-    self._link, self._own = Link(), 0.0
-    self._up = [_Wire() for _ in range(num_workers)]
-    self._down = [_Wire() for _ in range(num_workers)]
+    self._network = _Network(num_workers)
     # Bound, and silent until the real one answers: who comes too early is
     # refused, as there.
     self._doors = {
@@ -81,9 +71,8 @@ class Links:
     self._real = [s.getsockname()[1] for s in real]
     for s in real:
       s.close()
-    self._tasks: Set[asyncio.Task] = set()
-    # Not epoll, which counts in milliseconds.
-    self._loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    self._connections: Set[_Connection] = set()
+    self._loop = Loop()
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
@@ -119,117 +108,232 @@ class Links:
       link: What they are to be like.
       own: Seconds that a message takes through here anyway.
     """
-    self._link, self._own = link, own
+    self._network.link, self._network.own = link, own
 
   def close(self) -> None:
     """Cuts everything."""
-    self._loop.call_soon_threadsafe(self._loop.stop)
+    self._loop.stop()
     self._thread.join()
 
   def _run(self) -> None:
-    for pair, door in self._doors.items():
-      self._start(self._open(door, *pair))
-    self._loop.run_forever()
-    for task in self._tasks:
-      task.cancel()
-    ended = asyncio.gather(*self._tasks, return_exceptions=True)
-    self._loop.run_until_complete(ended)
+    for (j, i), door in self._doors.items():
+      self._open(door, j, i)
+    self._loop.run()
+    for connection in list(self._connections):
+      connection.close()
     self._loop.close()
     for door in self._doors.values():
       door.close()
 
-  def _start(self, work) -> asyncio.Task:
-    task = self._loop.create_task(work)
-    self._tasks.add(task)
-    task.add_done_callback(self._tasks.discard)
-    return task
-
-  async def _open(self, door: socket.socket, j: int, i: int) -> None:
+  def _open(self, door: socket.socket, j: int, i: int) -> None:
     """Leads worker `j` to worker `i`, as soon as that one answers."""
-    while (probe := await self._connected(i)) is None:
-      await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-    probe.close()
-    door.listen(1024)
-    while True:
-      client, _ = await self._loop.sock_accept(door)
-      _prepare(client)
-      self._start(self._carry(client, j, i))
 
-  async def _connected(self, i: int) -> Optional[socket.socket]:
+    def probed(probe: Optional[socket.socket]) -> None:
+      if probe is None:
+        later = time.perf_counter() + _SECONDS_BETWEEN_LOOKS
+        self._loop.at(later, lambda: self._open(door, j, i))
+        return
+      probe.close()
+      door.listen(1024)
+      self._loop.when_readable(door, lambda: self._accept(door, j, i))
+
+    self._connect(i, probed)
+
+  def _accept(self, door: socket.socket, j: int, i: int) -> None:
+    client, _ = door.accept()
+    _prepare(client)
+
+    def connected(server: Optional[socket.socket]) -> None:
+      if server is None:
+        client.close()
+        return
+      ends = ((j, client), (i, server))
+      connection = _Connection(
+        self._loop, self._network, ends, self._connections.discard
+      )
+      self._connections.add(connection)
+
+    self._connect(i, connected)
+
+  def _connect(
+    self, i: int, then: Callable[[Optional[socket.socket]], None]
+  ) -> None:
+    """Calls `then` with a connection to worker `i`, or without one."""
     server = socket.socket()
     _prepare(server)
-    try:
-      await self._loop.sock_connect(server, (_HOST, self._real[i]))
-    except OSError:
-      server.close()
-      return None
-    return server
 
-  async def _carry(self, client: socket.socket, j: int, i: int) -> None:
-    """Carries both ways, until both have ended or one has failed."""
-    with client:
-      server = await self._connected(i)
-      if server is None:
-        return
-      with server, contextlib.suppress(OSError):
-        ways = [
-          self._start(self._take(client, server, self._up[j], self._down[i])),
-          self._start(self._take(server, client, self._up[i], self._down[j])),
-        ]
-        try:
-          await asyncio.gather(*ways)
-        finally:
-          await _ended(*ways)  # Before the sockets are closed under them.
+    def known(error: int) -> None:
+      self._loop.forget(server)
+      if error:
+        server.close()
+      then(None if error else server)
 
-  async def _take(
-    self, source: socket.socket, target: socket.socket, up: _Wire, down: _Wire
-  ) -> None:
-    """Takes what comes, and has it given when it is due."""
-    on_its_way: asyncio.Queue = asyncio.Queue(_MOST_ON_ITS_WAY)
-    giving = self._start(self._give(on_its_way, target))
-    try:
-      while data := await self._loop.sock_recv(source, self._piece):
-        through = self._through(len(data), up, down)
-        held = max(0.0, self._link.latency - self._own)
-        await on_its_way.put((through + held, data))
-        if giving.done():
-          break
-        # Also if it is 0: others want to go on.
-        ahead = through - self._loop.time() - _SECONDS_AHEAD
-        await asyncio.sleep(max(0.0, ahead))
-      await on_its_way.put(None)
-      await giving
-    finally:
-      await _ended(giving)
+    error = server.connect_ex((_HOST, self._real[i]))
+    if error == errno.EINPROGRESS:
+      self._loop.when_writable(
+        server,
+        lambda: known(server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)),
+      )
+    else:
+      known(error)
 
-  async def _give(
-    self, on_its_way: asyncio.Queue, target: socket.socket
-  ) -> None:
-    while (item := await on_its_way.get()) is not None:
-      due, data = item
-      wait = due - self._loop.time()
-      if wait > 0.0:
-        await asyncio.sleep(wait)
-      await self._loop.sock_sendall(target, data)
-    target.shutdown(socket.SHUT_WR)
 
-  def _through(self, size: int, up: _Wire, down: _Wire) -> float:
-    """Returns when the last byte is through both links."""
-    now, seconds = self._loop.time(), size / self._link.rate
-    left = up.take(now, seconds)
-    through = down.take(left - seconds, seconds)
-    return now + seconds if size <= _PACKET else through
+class _Network:
+  """When what workers send is through."""
+
+  def __init__(self, num_workers: int):
+    self.link, self.own = Link(), 0.0
+    # When each worker's link is free again.
+    self._up = [0.0] * num_workers
+    self._down = [0.0] * num_workers
 
   @property
-  def _piece(self) -> int:
-    size = min(self._link.rate * _SECONDS_OF_PIECE, _LARGEST_PIECE)
+  def piece(self) -> int:
+    """How many bytes to take at once."""
+    size = min(self.link.rate * _SECONDS_OF_PIECE, _LARGEST_PIECE)
     return max(_LEAST_PIECE, int(size))
 
+  @property
+  def ahead(self) -> float:
+    """How long before it could leave something is taken."""
+    return min(_SECONDS_AHEAD, _BYTES_AHEAD / self.link.rate)
 
-async def _ended(*tasks: asyncio.Task) -> None:
-  for task in tasks:
-    task.cancel()
-  await asyncio.gather(*tasks, return_exceptions=True)
+  @property
+  def held(self) -> float:
+    """How long to keep what is through."""
+    return max(0.0, self.link.latency - self.own)
+
+  def through(self, size: int, j: int, i: int, now: float) -> float:
+    """Returns when the last byte from `j` to `i` is through both links."""
+    seconds = size / self.link.rate
+    left = self._up[j] = max(now, self._up[j]) + seconds
+    self._down[i] = max(left - seconds, self._down[i]) + seconds
+    return now + seconds if size <= _PACKET else self._down[i]
+
+
+class _Connection:
+  """Carries both ways, until both have ended or one has failed."""
+
+  def __init__(
+    self,
+    loop: Loop,
+    network: _Network,
+    ends: Tuple[Tuple[int, socket.socket], Tuple[int, socket.socket]],
+    closed: Callable[["_Connection"], None],
+  ):
+    self._loop, self._closed = loop, closed
+    self._sockets = [s for _, s in ends]
+    self._num_ended = 0
+    for (j, source), (i, target) in (ends, ends[::-1]):
+      _Way(self, loop, network, (source, target), (j, i))
+
+  def ended(self) -> None:
+    """One way has come to its end."""
+    self._num_ended += 1
+    if self._num_ended == len(self._sockets):
+      self.close()
+
+  def close(self) -> None:
+    """Ends at once."""
+    for s in self._sockets:
+      if s.fileno() >= 0:
+        self._loop.forget(s)
+        s.close()
+    self._closed(self)
+
+
+class _Piece(NamedTuple):
+  """What is given at a time, and the room that it takes."""
+
+  due: float
+  data: memoryview
+  room: bytearray
+
+
+class _Way:
+  """Takes what comes, and gives it when it is due."""
+
+  def __init__(
+    self,
+    connection: _Connection,
+    loop: Loop,
+    network: _Network,
+    sockets: Tuple[socket.socket, socket.socket],
+    workers: Tuple[int, int],
+  ):
+    self._connection, self._loop, self._network = connection, loop, network
+    self._source, self._target = sockets
+    self._workers = workers
+    self._on_its_way: Deque[_Piece] = collections.deque()
+    self._rooms: List[bytearray] = []
+    loop.when_readable(self._source, self._take)
+
+  def _take(self) -> None:
+    network, now = self._network, time.perf_counter()
+    room = self._rooms.pop() if self._rooms else bytearray(_LARGEST_PIECE)
+    try:
+      size = self._source.recv_into(room, network.piece)
+    except OSError:
+      self._connection.close()
+      return
+    through = network.through(size, *self._workers, now)
+    due = through + network.held
+    self._on_its_way.append(_Piece(due, memoryview(room)[:size], room))
+    if len(self._on_its_way) == 1:
+      self._give()
+    ahead = through - now - network.ahead
+    if not size:
+      self._pause()
+    elif ahead > 0.0 or len(self._on_its_way) >= _MOST_ON_ITS_WAY:
+      self._pause()
+      self._loop.at(now + max(ahead, _SECONDS_OF_PIECE), self._go_on)
+
+  def _pause(self) -> None:
+    self._loop.forget(self._source, selectors.EVENT_READ)
+
+  def _go_on(self) -> None:
+    if self._source.fileno() < 0:
+      return
+    if len(self._on_its_way) < _MOST_ON_ITS_WAY:
+      self._loop.when_readable(self._source, self._take)
+    else:
+      self._loop.at(time.perf_counter() + _SECONDS_OF_PIECE, self._go_on)
+
+  def _give(self) -> None:
+    """Gives what is due, and comes again for the rest."""
+    while self._on_its_way and self._target.fileno() >= 0:
+      due, data, room = self._on_its_way[0]
+      if due > time.perf_counter():
+        self._loop.at(due, self._give)
+        return
+      try:
+        sent = self._send(data)
+      except OSError:
+        self._connection.close()
+        return
+      if sent < len(data):
+        self._on_its_way[0] = _Piece(due, data[sent:], room)
+        self._loop.when_writable(self._target, self._give_on)
+        return
+      self._on_its_way.popleft()
+      self._rooms.append(room)
+
+  def _give_on(self) -> None:
+    if self._target.fileno() < 0:
+      return
+    self._loop.forget(self._target, selectors.EVENT_WRITE)
+    self._give()
+
+  def _send(self, data: memoryview) -> int:
+    """Returns how much of it was taken; nothing means the end."""
+    if not data:
+      self._target.shutdown(socket.SHUT_WR)
+      self._connection.ended()
+      return 0
+    try:
+      return self._target.send(data)
+    except BlockingIOError:
+      return 0
 
 
 def _bound() -> socket.socket:

@@ -39,6 +39,20 @@ class Traffic(NamedTuple):
   hops: float
 
 
+class Checked(NamedTuple):
+  """What a link was when plain sockets measured it.
+
+  Attributes:
+    own: How late the relay was by itself, which it takes off.
+    latency: Seconds from one end to the other.
+    rate: Bytes a second.
+  """
+
+  own: float
+  latency: float
+  rate: float
+
+
 class Timed(NamedTuple):
   """Seconds of a step, by way, then a number a round."""
 
@@ -71,14 +85,14 @@ def traffic(name: str, said: Said, m: int) -> Traffic:
 def gather(
   said: Mapping[int, Mapping[str, Said]],
   timed: Sequence[Timed],
-  given: Mapping[str, Tuple[float, float]],
+  checked: Mapping[str, Checked],
 ) -> Dict[str, float]:
   """Returns the flat figures.
 
   Args:
     said: What each way says, by the number of workers.
     timed: The steps.
-    given: Latency and rate that links really gave.
+    checked: What links really gave.
   """
   figures: Dict[str, float] = {}
   for m, ways in said.items():
@@ -93,7 +107,8 @@ def gather(
       if name != "all_reduce":
         gain = seconds["all_reduce"] / values
         add_spread(figures, f"{name}_time_gain_{link}_{m}", gain)
-  for link, (latency, rate) in given.items():
+  for link, (own, latency, rate) in checked.items():
+    figures[f"link_{link}_own_ms"] = 1e3 * own
     figures[f"link_{link}_latency_ms"] = 1e3 * latency
     figures[f"link_{link}_mbit"] = 8e-6 * rate
     figures[f"link_{link}_latency_ratio"] = latency / LINKS[link].latency
