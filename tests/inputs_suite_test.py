@@ -1,5 +1,6 @@
 """The suite `input`: a storage as late as it says, and figures by hand."""
 
+import json
 import os
 import tempfile
 import time
@@ -9,6 +10,7 @@ import numpy as np
 import requests
 from absl.testing import absltest, parameterized
 
+from tools import cli
 from tools.suites import input_plot, input_sides, inputs, learning, storage
 from tools.suites.input_sides import BATCH_SIZE, Trace
 from tools.suites.meanwhile import Meanwhile
@@ -130,6 +132,16 @@ class LearningTest(absltest.TestCase):
     table = learning.table(LOOKS, [60.0, 0.8, 10])
     self.assertIn("2500 to 400", table)
     self.assertIn("9 of 10", table)
+
+  def test_what_metrics_count_can_be_written(self):
+    path = os.path.join(tempfile.mkdtemp(), "x.json")
+    figures = learning.gather(LOOKS, [60.0, np.float32(0.5), 10])
+    figures["counted"] = np.int64(9)
+    cli.write_json("json", path, figures)
+    with open(path) as f:
+      written = json.load(f)
+    self.assertEqual(written["counted"], 9)
+    self.assertEqual(written["floor_label_agreement"], 0.5)
 
   def test_it_looks_until_the_aims_are_reached(self):
     class Fake:

@@ -87,10 +87,11 @@ def check_file(flag: str, path: Optional[str]) -> None:
 
 def write_json(flag: str, path: str, figures: Mapping[str, Any]) -> None:
   """Writes figures into the file that a flag names."""
+  # NumPy's numbers are numbers, too.
+  text = json.dumps(figures, indent=2, default=lambda x: x.item())
   try:
     with open(path, "w") as f:
-      json.dump(figures, f, indent=2)
-      f.write("\n")
+      f.write(text + "\n")
   except OSError as e:
     raise _cannot_write(flag, path) from e
 
