@@ -4,6 +4,7 @@ import contextlib
 import gc
 import io
 import os
+import shutil
 
 import gin
 import numpy as np
@@ -79,7 +80,11 @@ def prepared(strategy, folder, num_steps, *more):
 
 def run(strategy, folder, num_steps, *more):
   """Trains a tiny run up to a step."""
-  made = prepared(strategy, folder, num_steps, *more)
+  return train(prepared(strategy, folder, num_steps, *more))
+
+
+def train(made):
+  """Trains what was prepared."""
   made.open()
   made()
   # TensorFlow may take minutes to end an iterator from within a replica's
@@ -293,15 +298,20 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     ("one_following", lambda: ONE("/cpu:0"), FOLLOWING),
   )
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, strategy, more):
-    run(strategy(), f"{self.folder}/parts", 4, *more)
-    parts = run(strategy(), f"{self.folder}/parts", 8, *more)
-    whole = run(strategy(), f"{self.folder}/whole", 8, *more)
+    folders = [f"{self.folder}/{name}" for name in ("whole", "parts")]
+    whole = run(strategy(), folders[0], 8, *more)
+    shutil.copytree(*folders)
+    last = os.path.basename(checkpoints.Checkpoints(folders[0]).latest())
+    os.remove(f"{folders[1]}/{last}.index")
+    parts = prepared(strategy(), folders[1], 8, *more)
+    self.assertEqual(parts.done, 4)
+    train(parts)
     self.assertEqual(parts.done, 8)
     expected, got = values(whole), values(parts)
     self.assertEqual(expected.keys(), got.keys())
     for name, value in expected.items():
       self.assertAllEqual(got[name], value, name)
-    moved = checkpoints.Checkpoints(f"{self.folder}/whole")
+    moved = checkpoints.Checkpoints(folders[0])
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
     slot = "base" if more in (QUANTIZED, TWO_PHASE) else "m"
     names = ["g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"]
