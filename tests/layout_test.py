@@ -117,6 +117,41 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(one.shape, other.shape)
       self.assertAllClose(one, other, rtol=1e-12, atol=1e-12)
 
+  @parameterized.parameters(
+    (tf.matmul, (6, 40), (40, 5)),
+    (layout.conv, (2, 6, 6, 8), (3, 3, 8, 5)),
+    (layout._up_folded, (2, 6, 6, 8), (3, 3, 8, 5)),
+  )
+  def test_a_wide_product_is_exact_of_rounded_numbers(self, product, *shapes):
+    x, w = (tf.cast(random(*shape), tf.float32) for shape in shapes)
+    x = tf.cast(x, tf.bfloat16)
+    rounded = [tf.cast(v, tf.float32) for v in (x, tf.cast(w, tf.bfloat16))]
+    dy = None
+    found = []
+    for form, args in (
+      (layout.widened(product, True), (x, w)),
+      (product, rounded),
+    ):
+      with tf.GradientTape() as tape:
+        tape.watch(args)
+        y = form(*args)
+      dy = tf.cast(random(*y.shape), y.dtype) if dy is None else dy
+      found.append([y, *tape.gradient(y, args, tf.cast(dy, y.dtype))])
+    self.assertEqual([v.dtype.size for v in found[0]], [2, 2, 4])
+    for wide, exact in zip(*found):
+      expected = tf.cast(exact, tf.bfloat16)
+      self.assertAllEqual(tf.cast(wide, tf.bfloat16), expected)
+    self.assertIs(layout.widened(product, False), product)
+    narrow = product(x, tf.cast(w, tf.bfloat16))
+    error = tf.norm(tf.cast(narrow - found[0][0], tf.float32))
+    self.assertLess(error / tf.norm(found[1][0]), 0.02)
+
+  def test_wide_products_leave_other_precisions_alone(self):
+    for dtype in (tf.float32, tf.float64):
+      x, w = (tf.cast(random(3, 3), dtype) for _ in range(2))
+      got = layout.widened(tf.matmul, True)(x, w)
+      self.assertAllEqual(got, tf.matmul(x, w))
+
   def test_a_layer_fills_latent_and_batch(self):
     init = layers.normal_init(1.0, 0)
     z, found = tf.cast(random(3, 5), tf.float32), []

@@ -5,7 +5,8 @@ from typing import List, Optional
 import gin
 import tensorflow as tf
 
-from paragan_tf.nets import heads, layers, norms, plans
+from paragan_tf.hardware import Layout
+from paragan_tf.nets import heads, layers, layout, norms, plans
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
@@ -24,16 +25,14 @@ class Deconv(tf.Module):
 
   def __init__(self, inputs: int, outputs: int, init: layers.Init, name: str):
     super().__init__(name=name)
-    self.outputs = outputs
+    self.product = layout.widened(_doubled, Layout().wide_products)
     with self.name_scope:
       self.weight = layers.Weight([4, 4, outputs, inputs], init, False)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
 
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Doubles the resolution."""
-    shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], self.outputs]
-    w = tf.cast(self.weight(mode), x.dtype)
-    y = tf.nn.conv2d_transpose(x, w, shape, 2, "SAME")
+    y = self.product(x, tf.cast(self.weight(mode), x.dtype))
     return layers.biased(y, self.bias)
 
 
@@ -49,14 +48,24 @@ class StridedConv(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
+    self.product = layout.widened(_halved, Layout().wide_products)
     with self.name_scope:
       self.weight = layers.Weight([4, 4, inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
 
   def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
     """Halves the resolution."""
-    y = tf.nn.conv2d(x, tf.cast(self.weight(mode), x.dtype), 2, "SAME")
+    y = self.product(x, tf.cast(self.weight(mode), x.dtype))
     return layers.biased(y, self.bias)
+
+
+def _doubled(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+  shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], w.shape[2]]
+  return tf.nn.conv2d_transpose(x, w, shape, 2, "SAME")
+
+
+def _halved(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+  return tf.nn.conv2d(x, w, 2, "SAME")
 
 
 @gin.register

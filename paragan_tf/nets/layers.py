@@ -138,7 +138,7 @@ class Linear(tf.Module):
     name: str = "linear",
   ):
     super().__init__(name=name)
-    self.product = layout.aligned(tf.matmul, Layout().multiple)
+    self.product = layout.fitted(tf.matmul, Layout())
     with self.name_scope:
       self.weight = Weight([inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
@@ -199,7 +199,7 @@ class Conv(tf.Module):
     self.resize = resize
     chosen, shape = Layout(), [size, size, inputs, outputs]
     self.before, self.after, conv = layout.parts(chosen, shape, resize)
-    self.conv = layout.aligned(conv, chosen.multiple)
+    self.conv = layout.fitted(conv, chosen)
     with self.name_scope:
       self.weight = Weight(shape, init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None

@@ -87,6 +87,26 @@ def mixed(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
   return call
 
 
+def fitted(product: Conv, layout: Layout) -> Conv:
+  """Returns a product as the hardware likes it best."""
+  return widened(aligned(product, layout.multiple), layout.wide_products)
+
+
+def widened(product: Conv, is_wide: bool) -> Conv:
+  """Returns a product that is computed in float32, of rounded numbers."""
+  if not is_wide:
+    return product
+
+  def call(x, w):
+    if x.dtype.size >= tf.float32.size:
+      return product(x, w)
+    rounded = tf.cast(w, x.dtype)
+    y = product(tf.cast(x, tf.float32), tf.cast(rounded, tf.float32))
+    return tf.cast(y, x.dtype)
+
+  return call
+
+
 def aligned(product: Conv, multiple: int) -> Conv:
   """Returns a product that is computed on whole multiples.
 

@@ -20,6 +20,7 @@ _GIN_FILE = "gin/runs/fashion.gin"
 _SEEDS = (0, 1, 2)
 _PRECISIONS = ("float32", "bfloat16")
 _STEPS_AT_ONCE = 100
+_STEPS_BETWEEN_WORDS = 500
 _LONG = 5000  # Steps of the one run that is to stay finite.
 
 
@@ -68,6 +69,8 @@ class Learner:
       if not all(math.isfinite(value) for value in logs.values()):
         return
       self._finite_steps += _STEPS_AT_ONCE
+      if self._finite_steps % _STEPS_BETWEEN_WORDS == 0:
+        say(f"{self._finite_steps} steps.")
 
 
 def run(quick: bool) -> Result:

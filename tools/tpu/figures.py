@@ -17,6 +17,7 @@ _OFF = {
   "smaller_gram": "False",
   "join_projections": "False",
   "join_power_iterations": "False",
+  "wide_products": "False",
   "multiple": "1",
 }
 _PARTS = {
