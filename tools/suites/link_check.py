@@ -1,12 +1,14 @@
 """What links really give: `link.Links` measured with plain sockets.
 
+with ends(links.address(0, 1), links.address(1, 1)) as pair:
+  seconds = latency(pair)
 with peer(links.address(1, 1)):             # somebody who answers
-  seconds = round_trip(links.address(0, 1))
   rate = bulk_rate([links.address(0, 1)], num_bytes)
 """
 
 import contextlib
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import time
 from typing import Iterator, Sequence, Tuple
 
 Address = Tuple[str, int]
+_HELLO = b"!"
 _SIZE = struct.Struct("<q")
 _PIECE = 1 << 20
 _NUM_WORDS = 5
@@ -50,11 +53,50 @@ def connected(address: Address, seconds: float = 5.0) -> socket.socket:
     return connection
 
 
-def round_trip(address: Address, num_times: int = 21) -> float:
-  """Returns the median of the seconds that a word and its answer take."""
-  with connected(address) as connection:
-    times = [_seconds(connection, 0) for _ in range(num_times + 1)]
-  return sorted(times[1:])[num_times // 2]  # The first one connects.
+@contextlib.contextmanager
+def ends(
+  here: Address, there: Address, seconds: float = 5.0
+) -> Iterator[Tuple[socket.socket, socket.socket]]:
+  """Gives both ends of a connection that is asked for `here`."""
+  with socket.create_server(there) as server:
+    server.settimeout(seconds)
+    with connected(here, seconds) as near:
+      near.sendall(_HELLO)
+      while True:
+        far, _ = server.accept()
+        if far.recv(1) == _HELLO:  # Else somebody saw that we answer.
+          break
+        far.close()
+      with far:
+        far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield near, far
+
+
+def latency(
+  pair: Tuple[socket.socket, socket.socket], num_times: int = 21
+) -> float:
+  """Returns the median of the seconds that a word takes, there or back.
+
+  Both ends are watched without a sleep: the time to wake up is not the link's.
+  """
+  times = []
+  for connection in pair:
+    connection.setblocking(False)
+  for i in range(2 * num_times):
+    source, target = pair if i % 2 == 0 else pair[::-1]
+    started = time.perf_counter()
+    source.send(_HELLO)
+    while not _has_come(target):
+      pass
+    times.append(time.perf_counter() - started)
+  return statistics.median(times)
+
+
+def _has_come(connection: socket.socket) -> bool:
+  try:
+    return bool(connection.recv(1))
+  except BlockingIOError:
+    return False
 
 
 def bulk_rate(addresses: Sequence[Address], num_bytes: int) -> float:

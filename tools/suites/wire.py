@@ -9,10 +9,9 @@ What is learned is the work of `wire_quality`.
 """
 
 import functools
-import statistics
 import time
 import types
-from typing import Dict, List, Mapping, NamedTuple, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from tools.suites import link_check, wire_figures, wire_plot, wire_quality
 from tools.suites.link import Link, Links
@@ -24,8 +23,8 @@ from tools.suites.wire_sides import WAYS, Counter, Member, Said
 from tools.suites.workers import Worker, ask_all, closing
 
 _COUNTED = (2, 4, 8)
-_NUM_TRIES, _NEAR = 5, 0.03
-_SECONDS_OF_WORDS, _SECONDS_OF_BULK = 0.2, 0.5
+_NUM_TRIES = 5
+_SECONDS_OF_WORDS, _SECONDS_OF_BULK = 0.3, 0.5
 _LEAST_WORDS = 11
 _STEPS = 2  # Of a turn: a cycle of the way that talks on second steps.
 
@@ -78,34 +77,34 @@ def check_links(names) -> Dict[str, Checked]:
   say("Checking the links.")
   worker = Worker("links", functools.partial(Links, 2))
   with closing([worker]):
-    here = worker.ask("address", 0, 1)
-    with link_check.peer(worker.ask("address", 1, 1)):
-      return {name: _checked(worker, here, LINKS[name]) for name in names}
+    here, there = (worker.ask("address", j, 1) for j in (0, 1))
+    with link_check.ends(here, there) as pair:
+      late = {name: _lateness(worker, pair, LINKS[name]) for name in names}
+    with link_check.peer(there):
+      return {
+        name: Checked(*late[name], _rate(worker, here, LINKS[name]))
+        for name in names
+      }
 
 
-def _checked(worker: Worker, here: link_check.Address, link: Link) -> Checked:
-  """Lets the relay take off what it takes itself, then measures.
-
-  A latency is the median of some tries, the rate the best of them: what else a
-  machine does only takes of it.
-  """
-  tries = range(_NUM_TRIES)
-  num_words = max(_LEAST_WORDS, int(_SECONDS_OF_WORDS / link.latency / 2))
-  num_bytes = int(link.rate * _SECONDS_OF_BULK)
-
-  def latency() -> float:
-    trips = [link_check.round_trip(here, num_words) for _ in tries]
-    return statistics.median(trips) / 2
-
+def _lateness(worker: Worker, pair, link: Link) -> Tuple[float, float]:
+  """Returns what the relay takes by itself, and a latency without that."""
+  num = max(_LEAST_WORDS, int(_SECONDS_OF_WORDS / link.latency))
   own = 0.0
-  for _ in tries:
+  for i in range(_NUM_TRIES):
     worker.ask("set", link, own)
-    late = latency() - link.latency
-    if abs(late) < _NEAR * link.latency:
-      break
-    own += late
-  rates = [link_check.bulk_rate([here], num_bytes) for _ in tries]
-  return Checked(own, latency(), max(rates))
+    late = link_check.latency(pair, num) - link.latency
+    own += late / (1 + i)  # The mean of what was found, so that it settles.
+  worker.ask("set", link, own)
+  return own, link_check.latency(pair, num)
+
+
+def _rate(worker: Worker, here: link_check.Address, link: Link) -> float:
+  """Returns the best of some tries: what else a machine does takes of it."""
+  worker.ask("set", link)
+  num_bytes = int(link.rate * _SECONDS_OF_BULK)
+  tries = range(_NUM_TRIES)
+  return max(link_check.bulk_rate([here], num_bytes) for _ in tries)
 
 
 def measure(
