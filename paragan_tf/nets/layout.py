@@ -98,7 +98,7 @@ def widened(product: Conv, is_wide: bool) -> Conv:
     return product
 
   def call(x, w):
-    if x.dtype.size >= tf.float32.size:
+    if tf.as_dtype(x.dtype).size >= tf.float32.size:  # NumPy's come, too.
       return product(x, w)
     rounded = tf.cast(w, x.dtype)
     y = product(tf.cast(x, tf.float32), tf.cast(rounded, tf.float32))
