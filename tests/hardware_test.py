@@ -49,6 +49,10 @@ class TilesTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class LayoutTest(tf.test.TestCase, parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    gin.clear_config()  # Somebody may have left it locked.
+
   def tearDown(self):
     gin.clear_config()
     super().tearDown()

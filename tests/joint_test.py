@@ -37,6 +37,10 @@ def called(net, side, mode):
 
 
 class JointTest(tf.test.TestCase, parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    gin.clear_config()  # Somebody may have left it locked.
+
   def tearDown(self):
     gin.clear_config()
     super().tearDown()
