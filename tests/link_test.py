@@ -1,6 +1,5 @@
 """Links between processes: as late and as slow as they are told to be."""
 
-import contextlib
 import functools
 import json
 import math
@@ -57,11 +56,17 @@ class LinkTest(tf.test.TestCase):
 
   def test_what_the_relay_itself_takes_is_taken_off(self):
     here, there = self.address(1, 0), self.address(0, 0)
-    with link_check.ends(here, there) as pair:
-      self.links.ask("set", Link(0.05), 0.02)
-      self.assertBetween(link_check.latency(pair, 3), 0.03, 0.045)
-      self.links.ask("set", Link(0.05), 0.2)  # Never sooner than at once.
-      self.assertLess(link_check.latency(pair, 3), 0.025)
+    with socket.create_server(there) as server:
+      near, far = link_check.ends(here, server)
+      with near, far:
+        self.links.ask("set", Link(0.05), 0.02)
+        self.assertBetween(link_check.latency((near, far), 3), 0.03, 0.045)
+        self.links.ask("set", Link(0.05), 0.2)  # Never sooner than at once.
+        self.assertLess(link_check.latency((near, far), 3), 0.025)
+        near.close()
+        with self.assertRaisesRegex(ConnectionError, "has gone"):
+          while True:  # It takes some time to be known.
+            link_check._has_come(far)
 
   def test_bytes_take_as_long_as_the_rate_says(self):
     for mbit, num_bytes in ((40, 2_000_000), (100, 4_000_000)):
@@ -115,24 +120,10 @@ class EndsTest(tf.test.TestCase):
 
   def pair(self):
     """Returns both ends of a new connection."""
-    ends = []
-
-    def accept():
-      while not ends:
-        end, _ = self.server.accept()
-        with contextlib.suppress(OSError):
-          if end.recv(1) == b"!":  # Else it looked whether we answer.
-            ends.append(end)
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    client = link_check.connected(self.links.address(0, 1))
-    client.sendall(b"!")
-    thread.join()
-    for end in (client, ends[0]):
-      end.settimeout(5.0)
+    both = link_check.ends(self.links.address(0, 1), self.server)
+    for end in both:
       self.enter_context(end)
-    return client, ends[0]
+    return both
 
   def test_one_may_end_and_the_other_go_on(self):
     client, server = self.pair()

@@ -186,6 +186,18 @@ class SidesTest(tf.test.TestCase):
       ["", "gather", "two_phase"],
     )
 
+  def test_links_are_checked_one_by_one(self):
+    links = {"10ms": Link(0.02, 2e7), "1ms": Link(0.05, 4e6)}
+    few = mock.patch.object(wire, "_NUM_TRIES", 1)
+    with few, mock.patch.dict(wire.LINKS, links):
+      found = wire.check_links(links)
+    self.assertEqual(list(found), list(links))
+    for name, (own, latency, rate) in found.items():
+      self.assertBetween(own, 0.0, links[name].latency)
+      # A busy machine is late, and slow.
+      self.assertBetween(latency / links[name].latency, 0.7, 1.5)
+      self.assertBetween(rate / links[name].rate, 0.5, 1.1)
+
   def test_processes_train_under_a_slow_link(self):
     slow = {"10ms": Link(0.2), "10gbit": Link()}
     plan = wire.Plan(2, ("all_reduce", "gossip"), tuple(slow), 0.0)

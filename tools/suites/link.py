@@ -140,7 +140,10 @@ class Links:
     self._connect(i, probed)
 
   def _accept(self, door: socket.socket, j: int, i: int) -> None:
-    client, _ = door.accept()
+    try:
+      client, _ = door.accept()
+    except OSError:  # Who asked has gone again.
+      return
     _prepare(client)
 
     def connected(server: Optional[socket.socket]) -> None:

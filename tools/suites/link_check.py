@@ -1,7 +1,7 @@
 """What links really give: `link.Links` measured with plain sockets.
 
-with ends(links.address(0, 1), links.address(1, 1)) as pair:
-  seconds = latency(pair)
+with socket.create_server(links.address(1, 1)) as server:
+  seconds = latency(ends(links.address(0, 1), server))
 with peer(links.address(1, 1)):             # somebody who answers
   rate = bulk_rate([links.address(0, 1)], num_bytes)
 """
@@ -53,23 +53,20 @@ def connected(address: Address, seconds: float = 5.0) -> socket.socket:
     return connection
 
 
-@contextlib.contextmanager
 def ends(
-  here: Address, there: Address, seconds: float = 5.0
-) -> Iterator[Tuple[socket.socket, socket.socket]]:
-  """Gives both ends of a connection that is asked for `here`."""
-  with socket.create_server(there) as server:
-    server.settimeout(seconds)
-    with connected(here, seconds) as near:
-      near.sendall(_HELLO)
-      while True:
-        far, _ = server.accept()
-        if far.recv(1) == _HELLO:  # Else somebody saw that we answer.
-          break
-        far.close()
-      with far:
-        far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        yield near, far
+  here: Address, server: socket.socket, seconds: float = 5.0
+) -> Tuple[socket.socket, socket.socket]:
+  """Returns both ends of a connection that is asked for `here`."""
+  server.settimeout(seconds)
+  near = connected(here, seconds)
+  near.sendall(_HELLO)
+  while True:
+    far, _ = server.accept()
+    if far.recv(1) == _HELLO:
+      far.settimeout(seconds)
+      far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+      return near, far
+    far.close()  # Somebody saw that we answer.
 
 
 def latency(
@@ -94,9 +91,11 @@ def latency(
 
 def _has_come(connection: socket.socket) -> bool:
   try:
-    return bool(connection.recv(1))
+    if connection.recv(1):
+      return True
   except BlockingIOError:
     return False
+  raise ConnectionError("The other side has gone.")
 
 
 def bulk_rate(addresses: Sequence[Address], num_bytes: int) -> float:

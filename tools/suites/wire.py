@@ -9,9 +9,9 @@ What is learned is the work of `wire_quality`.
 """
 
 import functools
+import socket
 import time
-import types
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from tools.suites import link_check, wire_figures, wire_plot, wire_quality
 from tools.suites.link import Link, Links
@@ -78,8 +78,12 @@ def check_links(names) -> Dict[str, Checked]:
   worker = Worker("links", functools.partial(Links, 2))
   with closing([worker]):
     here, there = (worker.ask("address", j, 1) for j in (0, 1))
-    with link_check.ends(here, there) as pair:
-      late = {name: _lateness(worker, pair, LINKS[name]) for name in names}
+    with socket.create_server(there) as server:
+      near, far = link_check.ends(here, server)
+      with near, far:
+        late = {
+          name: _lateness(worker, (near, far), LINKS[name]) for name in names
+        }
     with link_check.peer(there):
       return {
         name: Checked(*late[name], _rate(worker, here, LINKS[name]))
@@ -110,13 +114,14 @@ def _rate(worker: Worker, here: link_check.Address, link: Link) -> float:
 def measure(
   plan: Plan,
   bindings: Sequence[str] = (),
-  checked: Mapping[str, Checked] = types.MappingProxyType({}),
+  checked: Optional[Mapping[str, Checked]] = None,
 ) -> List[Timed]:
   """Starts the workers of a plan, and times all ways on all links.
 
   The relay takes off how late it was when it was checked, see `Links.set`.
   """
   num = plan.num_workers
+  own = {name: one.own for name, one in (checked or {}).items()}
   say(f"Starting {num} workers, for {len(plan.ways)} ways.")
   links = Worker("links", functools.partial(Links, num))
   make = functools.partial(Member, num, plan.ways, bindings)
@@ -130,13 +135,7 @@ def measure(
       Timed(
         num,
         name,
-        _on_link(
-          links,
-          LINKS[name],
-          checked[name].own if name in checked else 0.0,
-          members,
-          plan,
-        ),
+        _on_link(links, LINKS[name], own.get(name, 0.0), members, plan),
       )
       for name in plan.links
     ]
