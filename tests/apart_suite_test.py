@@ -1,7 +1,9 @@
 """The suite `async`: what it counts, what it says, and who it measures."""
 
 import functools
+import math
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +11,7 @@ import tensorflow as tf
 from tests.suites_test import TINY
 from tools.suites import apart_figures, apart_plot, apart_quality
 from tools.suites.apart import Throughput
-from tools.suites.apart_quality import Curve, Quality
+from tools.suites.apart_quality import Curve
 from tools.suites.apart_sides import Cycle, PinnedDevice, RoleWork, TwoDevices
 from tools.suites.engines_sides import cluster_of
 from tools.suites.workers import Worker, ask_all, closing
@@ -48,13 +50,33 @@ def throughput():
 
 
 def quality():
-  """Returns two seeds, three measurements."""
+  """Returns two seeds, three measurements: sync is good, one is better."""
+  ends = {"sync": 20.0, "async": 10.0}
   curves = {}
-  for i, name in enumerate(apart_quality.SIDES):
-    distances = np.array([[80.0, 40.0, 21.0], [80.0, 40.0, 19.0]]) * 2**i
-    seconds = np.array([[1.0, 2.0, 4.0]] * 2)
-    curves[name] = Curve(seconds, distances / (8.0 if name == "async" else 1.0))
-  return Quality(np.array([10, 20, 30]), curves)
+  for name in apart_quality.SIDES:
+    distances = np.array([[4.0, 2.0, 1.05], [4.0, 2.0, 0.95]])
+    curves[name] = Curve(
+      np.array([10, 20, 30]),
+      np.array([[1.0, 2.0, 4.0]] * 2),
+      distances * ends.get(name, 80.0),
+    )
+  return curves
+
+
+class Paced(Worker):
+  """A worker that needs so many seconds for a step, and says so at once."""
+
+  def __init__(self, cycle: int, seconds: float):
+    self._answers = {"warm_up": cycle, "run": seconds}
+
+  def tell(self, method, *args):
+    self._said = self._answers[method] * math.prod(args)
+
+  def answer(self):
+    return self._said
+
+  def close(self):
+    pass
 
 
 class FiguresTest(tf.test.TestCase):
@@ -91,8 +113,25 @@ class FiguresTest(tf.test.TestCase):
     self.assertIn("best at batch 32: async is 1.80 (1.70 - 1.90)", table)
     self.assertIn("G 3000/1000/500/500  D 3500/0/1000/500", table)
 
+  def test_the_fast_get_as_many_steps_as_syncs_time_allows(self):
+    paced = {
+      "sync": Paced(1, 0.1),
+      "async": Paced(1, 0.08),
+      "paragan": Paced(2, 0.07),
+      "slow": Paced(2, 40.0),
+    }
+    with mock.patch.multiple(
+      apart_quality, _workers=lambda seed: paced, _PACE_SECONDS=0
+    ):
+      fair = apart_quality.fair_steps(100)
+    # 100 / .7 are 142.9, in whole cycles; none stands still.
+    self.assertEqual(
+      fair, {"sync": 100, "async": 125, "paragan": 142, "slow": 2}
+    )
+
   def test_time_to_quality_is_found_between_measurements(self):
-    curve = Curve(np.array([[1.0, 3.0]]), np.array([[100.0, 1.0]]))
+    seconds, distances = np.array([[1.0, 3.0]]), np.array([[100.0, 1.0]])
+    curve = Curve(np.array([10, 20]), seconds, distances)
     self.assertAllClose(apart_quality.time_to(10.0, curve), 2.0)
     self.assertAllClose(apart_quality.time_to(200.0, curve), 1.0)
 
@@ -100,17 +139,18 @@ class FiguresTest(tf.test.TestCase):
     figures = apart_quality.gather(quality())
     self.assertAllClose(figures["sync_frechet"], 20.0)
     self.assertAllClose(figures["sync_frechet_std"], 2**0.5)
-    # Async stands at sync's 20 with its first measurement, after 1 of 4 s.
-    self.assertAllClose(figures["async_vs_sync_time_to_quality"], 4.0)
+    # Async stands at sync's 20 after 2 of 4 s.
+    self.assertAllClose(figures["async_vs_sync_time_to_quality"], 2.0)
     self.assertEqual(figures["async_reaches_sync"], 1.0)
     # This one ends at 4 x 20, where sync is after the first second.
     self.assertAllClose(figures["async_d64_level"], 80.0)
     self.assertAllClose(figures["async_d64_vs_sync_time_to_quality"], 0.25)
     self.assertEqual(figures["async_d64_reaches_sync"], 0.0)
-    lines = apart_quality.table(figures, quality()).splitlines()
-    self.assertRegex(lines[1], r"^sync, .* 20\.0 \+- 1\.4 +4\.0$")
-    self.assertRegex(lines[2], r"4\.00 to 20\.0$")
-    self.assertRegex(lines[3], r"0\.25 to 80\.0$")
+    _, *lines = apart_quality.table(figures, quality()).splitlines()
+    said = dict(zip(apart_quality.SIDES, lines))
+    self.assertRegex(said["sync"], r"^sync, .* 20\.0 \+- 1\.4 +30 +4\.0$")
+    self.assertRegex(said["async"], r"2\.00 to 20\.0$")
+    self.assertRegex(said["async_d64"], r"0\.25 to 80\.0$")
 
   def test_the_picture_has_a_panel_for_each_thing(self):
     figures = apart_figures.gather([throughput()], num_steps=4)

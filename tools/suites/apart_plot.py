@@ -15,7 +15,9 @@ _COLORS = {
   "async_adabelief_adam": "#2f855a",
   "async_lars_adam": "#805ad5",
   "async_ttur": "#d53f8c",
-  "async_optimistic": "#319795",
+  "async_adam_adam": "#319795",
+  "paragan_adam_adam": "#9b2c2c",
+  "sync_optimistic": "#a0aec0",
 }
 _PART_COLORS = ("#2b6cb0", "#e2e8f0", "#dd6b20", "#ecc94b")
 
@@ -110,8 +112,8 @@ def _parts(axes, figures: Dict[str, float], runs: Sequence) -> None:
 def _curves(axes, quality: Quality, names: Sequence[str], over: str) -> None:
   """Draws the distances of some sides, mean and spread over seeds."""
   for name in names:
-    curve = quality.curves[name]
-    x = quality.steps if over == "steps" else curve.seconds.mean(0)
+    curve = quality[name]
+    x = curve.steps if over == "steps" else curve.seconds.mean(0)
     mean, deviation = curve.distances.mean(0), curve.distances.std(0, ddof=1)
     title = apart_quality.SIDES[name][0]
     axes.plot(x, mean, marker="o", ms=3, color=_COLORS[name], label=title)

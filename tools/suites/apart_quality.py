@@ -1,106 +1,141 @@
 """What G and D learn apart, over steps and over time: suite `async`.
 
-The embedded set, DCGAN, the Frechet distance on the embedded classifier. All
-sides of a seed train in turns, a slice of steps each, on two logical devices
-of one thread each; the clock runs while they train only.
+The embedded set, DCGAN with its paper's rates and batch, the Frechet distance
+on the embedded classifier. All sides of a seed train in turns, a slice each, on
+two logical devices of one thread each; the clock runs while they train only,
+and the faster make as many steps more as sync's time allows.
 
-    sync          G and D 128 images a step, gradients averaged at every step
-    async         the same number, ParaGAN's scheme
-    async_d64     G 128 images, D 64: the shape that ParaGAN's poster plots
-    and async with other optimizers for G and D
+    sync            G and D 128 images a step, gradients averaged at every step
+    sync_optimistic the same, with async's optimizers
+    async           as many images, G and D apart, both optimistic
+    async_d64       G 128 images, D 64: the shape that ParaGAN's poster plots
+    and async with other optimizers for G and D, and at every other step
 """
 
 import functools
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+import time
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from tools.suites.apart_sides import Learner
-from tools.suites.rounds import say
+from tools.suites.rounds import say, take_turns
 from tools.suites.workers import Worker, ask_all, closing
 
 _GIN_FILE = "gin/runs/fashion.gin"
+# Of DCGAN's paper, but for the betas, which serve both schemes better.
 _SMALL = (
   "Experiment.batch_size = 128",
-  "dcgan.Generator.width = 16",
+  "dcgan.Generator.width = 12",
   "dcgan.Discriminator.width = 16",
+  "g/Adam.learning_rate = 2e-4",
+  "d/Adam.learning_rate = 2e-4",
   "Adam.beta1 = 0.0",
+  "Adam.beta2 = 0.999",
 )
-_PARAGAN = ("gin/sync/paragan.gin",)
-# Late views want a slower D; sync is best with the same rate for both.
-_SLOW_D = ("d/Adam.learning_rate = 5e-4",)
+_ASYNC = ("gin/sync/async.gin",)
+_OPTIMISTIC = ("gin/policy/optimistic.gin",)
 _D64 = (
-  *_SLOW_D,
   "Experiment.batch_size = 64",
   "schedule.Asynchronous.g_batch_size = 128",
 )
 # Name: title, gin files, gin bindings.
 SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
-  "sync": ("sync, G 128 / D 128", (), ()),
-  "async": ("async, G 128 / D 128, Adam / Adam", _PARAGAN, _SLOW_D),
-  "async_d64": ("async, G 128 / D 64", _PARAGAN, _D64),
+  "sync": ("sync, G 128 / D 128, Adam / Adam", (), ()),
+  "sync_optimistic": ("sync, optimistic Adam / Adam", _OPTIMISTIC, ()),
+  "async": (
+    "async, G 128 / D 128, optimistic Adam / Adam",
+    (*_ASYNC, *_OPTIMISTIC),
+    (),
+  ),
+  "async_d64": (
+    "async, G 128 / D 64, optimistic Adam / Adam",
+    (*_ASYNC, *_OPTIMISTIC),
+    _D64,
+  ),
+  "async_adam_adam": ("async, Adam / Adam", _ASYNC, ()),
+  "paragan_adam_adam": (
+    "async at every other step, Adam / Adam",
+    ("gin/sync/paragan.gin",),
+    (),
+  ),
   "async_adabelief_adam": (
     "async, AdaBelief / Adam",
-    (*_PARAGAN, "gin/policy/adabelief_adam.gin"),
-    ("g/AdaBelief.learning_rate = 1e-3", *_SLOW_D),
+    (*_ASYNC, "gin/policy/adabelief_adam.gin"),
+    (),
   ),
   "async_lars_adam": (
     "async, LARS / Adam",
-    (*_PARAGAN, "gin/policy/lars_adam.gin"),
-    ("g/LARS.learning_rate = 0.2", *_SLOW_D),
+    (*_ASYNC, "gin/policy/lars_adam.gin"),
+    (),
   ),
   "async_ttur": (
     "async, Adam / Adam, D four times as fast",
-    (*_PARAGAN, "gin/policy/ttur.gin"),
-    ("g/rates.linear.rate = 5e-4", "d/rates.linear.rate = 2e-3"),
-  ),
-  "async_optimistic": (
-    "async at every step, optimistic Adam / Adam",
-    ("gin/sync/async.gin", "gin/policy/optimistic.gin"),
-    (
-      "g/OptimisticAdam.learning_rate = 1e-3",
-      "d/OptimisticAdam.learning_rate = 5e-4",
-    ),
+    (*_ASYNC, "gin/policy/ttur.gin"),
+    (),
   ),
 }
-PLAIN = ("sync", "async", "async_d64")
-PAIRS = tuple(name for name in SIDES if name not in ("sync", "async_d64"))
+_CONTROLS = ("sync_optimistic", "async_d64", "paragan_adam_adam")
+PLAIN = ("sync", "async", *_CONTROLS)
+PAIRS = tuple(name for name in SIDES if name not in _CONTROLS)
 _SEEDS = (0, 1, 2)
+_PACE_STEPS, _PACE_SECONDS = 10, 60  # Of finding out who is how fast.
 
 
 class Curve(NamedTuple):
-  """How one side learned: a row a seed, a column a measurement."""
+  """How one side learned.
 
+  Attributes:
+    steps: Those of its measurements.
+    seconds: Of training until then, a row a seed.
+    distances: What was measured, a row a seed.
+  """
+
+  steps: np.ndarray
   seconds: np.ndarray
   distances: np.ndarray
 
 
-class Quality(NamedTuple):
-  """What was learned: steps of the measurements, and a curve a side."""
-
-  steps: np.ndarray
-  curves: Dict[str, Curve]
+Quality = Dict[str, Curve]
 
 
 def run(quick: bool) -> Quality:
   """Trains all sides with all seeds."""
-  num_slices, num_steps = (4, 80) if quick else (8, 126)
-  steps = num_steps * np.arange(1, num_slices + 1)
+  num_slices, num_steps = (4, 50) if quick else (8, 220)
+  fair = fair_steps(num_steps)
   rows: Dict[str, List[np.ndarray]] = {name: [] for name in SIDES}
   for seed in _SEEDS:
-    say(f"Seed {seed} of {_SEEDS}: starting {len(SIDES)} sides.")
-    for name, points in _train(seed, num_slices, num_steps).items():
+    for name, points in _train(seed, num_slices, fair).items():
       rows[name].append(np.array(points).T)
-  curves = {
-    name: Curve(*np.stack(points).transpose(1, 0, 2))
+  return {
+    name: Curve(
+      fair[name] * np.arange(1, num_slices + 1),
+      *np.stack(points).transpose(1, 0, 2),
+    )
     for name, points in rows.items()
   }
-  return Quality(steps, curves)
 
 
-def _train(seed: int, num_slices: int, num_steps: int):
-  """Returns seconds and distance of each side after each slice."""
-  workers = {
+def fair_steps(num_steps: int) -> Dict[str, int]:
+  """Returns the steps that each side makes while sync makes `num_steps`."""
+  say(f"How fast are they? Starting {len(SIDES)} sides.")
+  workers = _workers(_SEEDS[0])
+  with closing(workers.values()):
+    cycles = ask_all(workers.values(), "warm_up")
+    turns = {
+      name: functools.partial(worker.ask, "run", _PACE_STEPS)
+      for name, worker in workers.items()
+    }
+    seconds = take_turns(turns, time.monotonic() + _PACE_SECONDS)
+  fair = {}
+  for name, cycle in zip(workers, cycles):
+    faster = float(np.median(seconds["sync"] / seconds[name]))
+    fair[name] = max(1, round(num_steps * faster / cycle)) * cycle
+  return fair
+
+
+def _workers(seed: int) -> Dict[str, Worker]:
+  return {
     name: Worker(
       name,
       functools.partial(
@@ -112,6 +147,12 @@ def _train(seed: int, num_slices: int, num_steps: int):
     )
     for name, (_, files, more) in SIDES.items()
   }
+
+
+def _train(seed: int, num_slices: int, fair: Mapping[str, int]):
+  """Returns seconds and distance of each side after each slice."""
+  say(f"Seed {seed} of {_SEEDS}: starting {len(SIDES)} sides.")
+  workers = _workers(seed)
   points: Dict[str, List[Tuple[float, float]]] = {name: [] for name in SIDES}
   with closing(workers.values()):
     ask_all(workers.values(), "warm_up")
@@ -119,7 +160,7 @@ def _train(seed: int, num_slices: int, num_steps: int):
     for index in range(num_slices):
       for name in order:
         before = points[name][-1][0] if points[name] else 0.0
-        seconds = before + workers[name].ask("run", num_steps)
+        seconds = before + workers[name].ask("run", fair[name])
         points[name].append((seconds, workers[name].ask("distance")))
       order.reverse()
       say(f"Seed {seed}, {index + 1} of {num_slices} slices.")
@@ -128,14 +169,15 @@ def _train(seed: int, num_slices: int, num_steps: int):
 
 def gather(quality: Quality) -> Dict[str, float]:
   """Returns the flat figures: final distances, seconds, time to quality."""
-  figures: Dict[str, float] = {"quality_num_steps": int(quality.steps[-1])}
-  for name, curve in quality.curves.items():
+  figures: Dict[str, float] = {}
+  for name, curve in quality.items():
+    figures[f"{name}_num_steps"] = int(curve.steps[-1])
     final = curve.distances[:, -1]
     figures[f"{name}_frechet"] = float(final.mean())
     figures[f"{name}_frechet_std"] = float(final.std(ddof=1))
     figures[f"{name}_seconds"] = float(curve.seconds[:, -1].mean())
-  sync = quality.curves["sync"]
-  for name, curve in quality.curves.items():
+  sync = quality["sync"]
+  for name, curve in quality.items():
     if name != "sync":
       level = max(lowest(sync), lowest(curve))
       seconds = [time_to(level, one) for one in (sync, curve)]
@@ -167,19 +209,20 @@ def time_to(level: float, curve: Curve) -> float:
 def table(figures: Dict[str, float], quality: Quality) -> str:
   """Returns the figures as lines."""
   lines = [
-    f"{f'after {quality.steps[-1]} steps, {len(_SEEDS)} seeds':44}"
-    f"{'Frechet distance':22}{'seconds':10}times as fast as sync to"
+    f"{f'{len(_SEEDS)} seeds':48}{'Frechet distance':18}{'steps':7}"
+    f"{'seconds':9}times as fast as sync to"
   ]
-  for name in quality.curves:
+  for name in quality:
+    mean, deviation, steps, seconds = (
+      figures[f"{name}_{what}"]
+      for what in ("frechet", "frechet_std", "num_steps", "seconds")
+    )
     key = f"{name}_vs_sync_time_to_quality"
     speed = ""
     if key in figures:
       speed = f"{figures[key]:.2f} to {figures[f'{name}_level']:.1f}"
-    mean, deviation = (figures[f"{name}_frechet{x}"] for x in ("", "_std"))
-    distance = f"{mean:.1f} +- {deviation:.1f}"
     lines.append(
-      f"{SIDES[name][0]:44}{distance:22}"
-      f"{figures[f'{name}_seconds']:<10.1f}{speed}"
+      f"{SIDES[name][0]:48}{f'{mean:.1f} +- {deviation:.1f}':18}"
+      f"{steps:<7.0f}{seconds:<9.1f}{speed}".rstrip()
     )
-    lines[-1] = lines[-1].rstrip()
   return "\n".join(lines)
