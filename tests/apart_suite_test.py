@@ -14,6 +14,7 @@ from tools.suites.apart import Throughput
 from tools.suites.apart_quality import Curve
 from tools.suites.apart_sides import Cycle, PinnedDevice, RoleWork, TwoDevices
 from tools.suites.engines_sides import cluster_of
+from tools.suites.suite import Options
 from tools.suites.workers import Worker, ask_all, closing
 
 ASYNC = {"async": 60}
@@ -121,13 +122,22 @@ class FiguresTest(tf.test.TestCase):
       "slow": Paced(2, 40.0),
     }
     with mock.patch.multiple(
-      apart_quality, _workers=lambda seed: paced, _PACE_SECONDS=0
+      apart_quality, _workers=lambda seed, names: paced, _PACE_SECONDS=0
     ):
-      fair = apart_quality.fair_steps(100)
+      fair = apart_quality.fair_steps(100, list(paced))
     # 100 / .7 are 142.9, in whole cycles; none stands still.
     self.assertEqual(
       fair, {"sync": 100, "async": 125, "paragan": 142, "slow": 2}
     )
+
+  def test_sides_may_be_left_out_but_sync_and_unknown_ones_are_refused(self):
+    nobody = mock.Mock(return_value={})
+    with mock.patch.object(apart_quality, "fair_steps", nobody):
+      apart_quality.run(Options(only=("async_d64", "async")))
+    names = nobody.call_args.args[1]
+    self.assertEqual(names, ["sync", "async", "async_d64"])
+    with self.assertRaisesRegex(ValueError, "`--only` must name .*, got 'all'"):
+      apart_quality.run(Options(only=("all",)))
 
   def test_time_to_quality_is_found_between_measurements(self):
     seconds, distances = np.array([[1.0, 3.0]]), np.array([[100.0, 1.0]])

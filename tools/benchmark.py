@@ -42,7 +42,7 @@ _QUALITY = flags.DEFINE_bool(
   "Measures only what is learned, not how fast; 15 minutes with --quick.",
 )
 _ONLY = flags.DEFINE_list(
-  "only", [], "These sides only, where one learns after the other."
+  "only", [], "Lets these sides learn only, where a suite lets some learn."
 )
 _JSON = flags.DEFINE_string("json", None, "File for the figures.")
 _PNG = flags.DEFINE_string("png", None, "File for the plot, if there is one.")

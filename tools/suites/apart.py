@@ -61,6 +61,7 @@ class Throughput(NamedTuple):
 
 def run(options: Options) -> Result:
   """Returns a table, the figures and a plot."""
+  options.asked(apart_quality.SIDES)
   meanwhile = Meanwhile()
   tables, figures, runs, quality = [], {}, [], None
   if not options.quality:
@@ -70,7 +71,7 @@ def run(options: Options) -> Result:
     figures.update(apart_figures.gather(runs, _STEPS))
     tables.append(apart_figures.table(figures, runs))
   if options.quality or not options.quick:
-    quality = apart_quality.run(options.quick)
+    quality = apart_quality.run(options)
     figures.update(apart_quality.gather(quality))
     tables.append(apart_quality.table(figures, quality))
   figures.update(meanwhile.figures())

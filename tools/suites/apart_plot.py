@@ -111,7 +111,7 @@ def _parts(axes, figures: Dict[str, float], runs: Sequence) -> None:
 
 def _curves(axes, quality: Quality, names: Sequence[str], over: str) -> None:
   """Draws the distances of some sides, mean and spread over seeds."""
-  for name in names:
+  for name in filter(quality.__contains__, names):
     curve = quality[name]
     x = curve.steps if over == "steps" else curve.seconds.mean(0)
     mean, deviation = curve.distances.mean(0), curve.distances.std(0, ddof=1)

@@ -14,27 +14,29 @@ and the faster make as many steps more as sync's time allows.
 
 import functools
 import time
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from tools.suites.apart_sides import Learner
 from tools.suites.rounds import say, take_turns
+from tools.suites.suite import Options
 from tools.suites.workers import Worker, ask_all, closing
 
 _GIN_FILE = "gin/runs/fashion.gin"
-# Of DCGAN's paper, but for the betas, which serve both schemes better.
+# Batch, rates and beta1 of DCGAN's paper.
 _SMALL = (
   "Experiment.batch_size = 128",
   "dcgan.Generator.width = 12",
   "dcgan.Discriminator.width = 16",
   "g/Adam.learning_rate = 2e-4",
   "d/Adam.learning_rate = 2e-4",
-  "Adam.beta1 = 0.0",
-  "Adam.beta2 = 0.999",
+  "Adam.beta1 = 0.5",
+  "Adam.beta2 = 0.99",
 )
 _ASYNC = ("gin/sync/async.gin",)
 _OPTIMISTIC = ("gin/policy/optimistic.gin",)
+_SAME_BETAS = ("OptimisticAdam.beta1 = 0.5", "OptimisticAdam.beta2 = 0.99")
 _D64 = (
   "Experiment.batch_size = 64",
   "schedule.Asynchronous.g_batch_size = 128",
@@ -42,16 +44,20 @@ _D64 = (
 # Name: title, gin files, gin bindings.
 SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
   "sync": ("sync, G 128 / D 128, Adam / Adam", (), ()),
-  "sync_optimistic": ("sync, optimistic Adam / Adam", _OPTIMISTIC, ()),
+  "sync_optimistic": (
+    "sync, optimistic Adam / Adam",
+    _OPTIMISTIC,
+    _SAME_BETAS,
+  ),
   "async": (
     "async, G 128 / D 128, optimistic Adam / Adam",
     (*_ASYNC, *_OPTIMISTIC),
-    (),
+    _SAME_BETAS,
   ),
   "async_d64": (
     "async, G 128 / D 64, optimistic Adam / Adam",
     (*_ASYNC, *_OPTIMISTIC),
-    _D64,
+    (*_SAME_BETAS, *_D64),
   ),
   "async_adam_adam": ("async, Adam / Adam", _ASYNC, ()),
   "paragan_adam_adam": (
@@ -99,11 +105,12 @@ class Curve(NamedTuple):
 Quality = Dict[str, Curve]
 
 
-def run(quick: bool) -> Quality:
-  """Trains all sides with all seeds."""
-  num_slices, num_steps = (4, 50) if quick else (8, 220)
-  fair = fair_steps(num_steps)
-  rows: Dict[str, List[np.ndarray]] = {name: [] for name in SIDES}
+def run(options: Options) -> Quality:
+  """Trains sync and all sides that are asked for, with all seeds."""
+  num_slices, num_steps = (4, 50) if options.quick else (8, 220)
+  asked = ("sync", *options.asked(SIDES))
+  fair = fair_steps(num_steps, [name for name in SIDES if name in asked])
+  rows: Dict[str, List[np.ndarray]] = {name: [] for name in fair}
   for seed in _SEEDS:
     for name, points in _train(seed, num_slices, fair).items():
       rows[name].append(np.array(points).T)
@@ -116,10 +123,10 @@ def run(quick: bool) -> Quality:
   }
 
 
-def fair_steps(num_steps: int) -> Dict[str, int]:
+def fair_steps(num_steps: int, names: Sequence[str]) -> Dict[str, int]:
   """Returns the steps that each side makes while sync makes `num_steps`."""
-  say(f"How fast are they? Starting {len(SIDES)} sides.")
-  workers = _workers(_SEEDS[0])
+  say(f"How fast are they? Starting {len(names)} sides.")
+  workers = _workers(_SEEDS[0], names)
   with closing(workers.values()):
     cycles = ask_all(workers.values(), "warm_up")
     turns = {
@@ -134,26 +141,21 @@ def fair_steps(num_steps: int) -> Dict[str, int]:
   return fair
 
 
-def _workers(seed: int) -> Dict[str, Worker]:
-  return {
-    name: Worker(
-      name,
-      functools.partial(
-        Learner,
-        _GIN_FILE,
-        files,
-        (*_SMALL, f"Experiment.seed = {seed}", *more),
-      ),
-    )
-    for name, (_, files, more) in SIDES.items()
-  }
+def _workers(seed: int, names: Iterable[str]) -> Dict[str, Worker]:
+  workers = {}
+  for name in names:
+    _, files, more = SIDES[name]
+    bindings = (*_SMALL, f"Experiment.seed = {seed}", *more)
+    make = functools.partial(Learner, _GIN_FILE, files, bindings)
+    workers[name] = Worker(name, make)
+  return workers
 
 
 def _train(seed: int, num_slices: int, fair: Mapping[str, int]):
   """Returns seconds and distance of each side after each slice."""
-  say(f"Seed {seed} of {_SEEDS}: starting {len(SIDES)} sides.")
-  workers = _workers(seed)
-  points: Dict[str, List[Tuple[float, float]]] = {name: [] for name in SIDES}
+  say(f"Seed {seed} of {_SEEDS}: starting {len(fair)} sides.")
+  workers = _workers(seed, fair)
+  points: Dict[str, List[Tuple[float, float]]] = {name: [] for name in fair}
   with closing(workers.values()):
     ask_all(workers.values(), "warm_up")
     order = list(workers)
@@ -163,7 +165,8 @@ def _train(seed: int, num_slices: int, fair: Mapping[str, int]):
         seconds = before + workers[name].ask("run", fair[name])
         points[name].append((seconds, workers[name].ask("distance")))
       order.reverse()
-      say(f"Seed {seed}, {index + 1} of {num_slices} slices.")
+      now = ", ".join(f"{name} {p[-1][1]:.0f}" for name, p in points.items())
+      say(f"Seed {seed}, {index + 1} of {num_slices} slices: {now}.")
   return points
 
 

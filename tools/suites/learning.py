@@ -90,16 +90,12 @@ class Learner:
 
 def run(options: Options) -> Result:
   """Trains all; returns a table to read, the figures and a picture."""
-  for name in options.only:
-    if name not in SIDES:
-      raise ValueError(
-        f"`--only` must name some of {', '.join(SIDES)}, got '{name}'."
-      )
+  names = options.asked(SIDES)
   seconds = _QUICK_SECONDS if options.quick else _FULL_SECONDS
   looks: Dict[str, List[Look]] = {}
   pictures: Dict[str, np.ndarray] = {}
   floor: List[float] = []
-  for name in options.only or SIDES:
+  for name in names:
     say(f"{name} for {seconds / 60:.0f} minutes.")
     worker = Worker(name, functools.partial(Learner, *_config(name)))
     with closing([worker]):

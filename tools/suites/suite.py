@@ -1,6 +1,6 @@
 """What a suite is asked for, and what it gives."""
 
-from typing import Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterable, NamedTuple, Optional, Tuple
 
 
 class Options(NamedTuple):
@@ -15,6 +15,16 @@ class Options(NamedTuple):
   quick: bool = False
   quality: bool = False
   only: Tuple[str, ...] = ()
+
+  def asked(self, names: Iterable[str]) -> Tuple[str, ...]:
+    """Returns the sides to measure, of all `names`."""
+    names = tuple(names)
+    for name in self.only:
+      if name not in names:
+        raise ValueError(
+          f"`--only` must name some of {', '.join(names)}, got '{name}'."
+        )
+    return self.only or names
 
 
 class Result(NamedTuple):
