@@ -3,6 +3,8 @@
 import functools
 import math
 import os
+import pathlib
+import re
 from unittest import mock
 
 import numpy as np
@@ -62,6 +64,12 @@ def quality():
       distances * ends.get(name, 80.0),
     )
   return curves
+
+
+def parameters(text):
+  """Returns the scopes and names of what gin's text binds, without modules."""
+  pattern = r"^(\w+/)?(?:\w+\.)*(\w+\.\w+) ="
+  return set(re.findall(pattern, text, re.MULTILINE))
 
 
 class Paced(Worker):
@@ -129,6 +137,13 @@ class FiguresTest(tf.test.TestCase):
     self.assertEqual(
       fair, {"sync": 100, "async": 125, "paragan": 142, "slow": 2}
     )
+
+  def test_what_a_sides_files_say_about_optimizers_counts(self):
+    for name, (title, files, _) in apart_quality.SIDES.items():
+      said = [pathlib.Path(file).read_text() for file in files]
+      bound = "\n".join(apart_quality.bindings_of(name))
+      with self.subTest(title):
+        self.assertFalse(parameters("\n".join(said)) & parameters(bound))
 
   def test_sides_may_be_left_out_but_sync_and_unknown_ones_are_refused(self):
     nobody = mock.Mock(return_value={})

@@ -18,6 +18,7 @@ _COLORS = {
   "async_adam_adam": "#319795",
   "paragan_adam_adam": "#9b2c2c",
   "sync_optimistic": "#a0aec0",
+  "sync_adabelief_adam": "#68d391",
 }
 _PART_COLORS = ("#2b6cb0", "#e2e8f0", "#dd6b20", "#ecc94b")
 

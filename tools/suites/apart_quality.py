@@ -5,8 +5,12 @@ on the embedded classifier. All sides of a seed train in turns, a slice each, on
 two logical devices of one thread each; the clock runs while they train only,
 and the faster make as many steps more as sync's time allows.
 
-    sync            G and D 128 images a step, gradients averaged at every step
-    sync_optimistic the same, with async's optimizers
+    sync            G and D 128 images a step in turn, G on fakes of its own, as
+                    the papers write it; gradients averaged at every step
+    sync_reuse      the same, G answers on the fakes that D has just seen, which
+                    saves a pass of G: what a run does if nothing else is said
+    sync_optimistic, sync_adabelief_adam
+                    sync with the optimizers of these async sides
     async           as many images, G and D apart, both optimistic
     async_d64       G 128 images, D 64: the shape that ParaGAN's poster plots
     and async with other optimizers for G and D, and at every other step
@@ -24,50 +28,55 @@ from tools.suites.suite import Options
 from tools.suites.workers import Worker, ask_all, closing
 
 _GIN_FILE = "gin/runs/fashion.gin"
-# Batch, rates and beta1 of DCGAN's paper.
 _SMALL = (
   "Experiment.batch_size = 128",
   "dcgan.Generator.width = 12",
   "dcgan.Discriminator.width = 16",
+)
+# Rates of DCGAN's paper. Where a file names the optimizers, theirs count.
+_ADAM = (
   "g/Adam.learning_rate = 2e-4",
   "d/Adam.learning_rate = 2e-4",
-  "Adam.beta1 = 0.5",
-  "Adam.beta2 = 0.99",
+  "Adam.beta1 = 0.0",
+  "Adam.beta2 = 0.999",
 )
+_FRESH = ("Sequential.reuse_fakes = False",)
 _ASYNC = ("gin/sync/async.gin",)
 _OPTIMISTIC = ("gin/policy/optimistic.gin",)
-_SAME_BETAS = ("OptimisticAdam.beta1 = 0.5", "OptimisticAdam.beta2 = 0.99")
+_ADABELIEF = ("gin/policy/adabelief_adam.gin",)
 _D64 = (
   "Experiment.batch_size = 64",
   "schedule.Asynchronous.g_batch_size = 128",
 )
 # Name: title, gin files, gin bindings.
 SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
-  "sync": ("sync, G 128 / D 128, Adam / Adam", (), ()),
-  "sync_optimistic": (
-    "sync, optimistic Adam / Adam",
-    _OPTIMISTIC,
-    _SAME_BETAS,
+  "sync": (
+    "sync, G 128 / D 128, Adam / Adam",
+    (),
+    (*_ADAM, *_FRESH),
   ),
+  "sync_reuse": ("sync, G reuses D's fakes, Adam / Adam", (), _ADAM),
+  "sync_optimistic": ("sync, optimistic Adam / Adam", _OPTIMISTIC, _FRESH),
+  "sync_adabelief_adam": ("sync, AdaBelief / Adam", _ADABELIEF, _FRESH),
   "async": (
     "async, G 128 / D 128, optimistic Adam / Adam",
     (*_ASYNC, *_OPTIMISTIC),
-    _SAME_BETAS,
+    (),
   ),
   "async_d64": (
     "async, G 128 / D 64, optimistic Adam / Adam",
     (*_ASYNC, *_OPTIMISTIC),
-    (*_SAME_BETAS, *_D64),
+    _D64,
   ),
-  "async_adam_adam": ("async, Adam / Adam", _ASYNC, ()),
+  "async_adam_adam": ("async, Adam / Adam", _ASYNC, _ADAM),
   "paragan_adam_adam": (
     "async at every other step, Adam / Adam",
     ("gin/sync/paragan.gin",),
-    (),
+    _ADAM,
   ),
   "async_adabelief_adam": (
     "async, AdaBelief / Adam",
-    (*_ASYNC, "gin/policy/adabelief_adam.gin"),
+    (*_ASYNC, *_ADABELIEF),
     (),
   ),
   "async_lars_adam": (
@@ -81,9 +90,9 @@ SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
     (),
   ),
 }
-_CONTROLS = ("sync_optimistic", "async_d64", "paragan_adam_adam")
-PLAIN = ("sync", "async", *_CONTROLS)
-PAIRS = tuple(name for name in SIDES if name not in _CONTROLS)
+# What the picture shows together: shapes and schedules, pairs of optimizers.
+PLAIN = ("sync", "sync_reuse", "async", "async_d64", "paragan_adam_adam")
+PAIRS = ("sync", "async", *(name for name in SIDES if name not in PLAIN))
 _SEEDS = (0, 1, 2)
 _PACE_STEPS, _PACE_SECONDS = 10, 60  # Of finding out who is how fast.
 
@@ -107,7 +116,7 @@ Quality = Dict[str, Curve]
 
 def run(options: Options) -> Quality:
   """Trains sync and all sides that are asked for, with all seeds."""
-  num_slices, num_steps = (4, 50) if options.quick else (8, 220)
+  num_slices, num_steps = (4, 50) if options.quick else (8, 200)
   asked = ("sync", *options.asked(SIDES))
   fair = fair_steps(num_steps, [name for name in SIDES if name in asked])
   rows: Dict[str, List[np.ndarray]] = {name: [] for name in fair}
@@ -144,11 +153,16 @@ def fair_steps(num_steps: int, names: Sequence[str]) -> Dict[str, int]:
 def _workers(seed: int, names: Iterable[str]) -> Dict[str, Worker]:
   workers = {}
   for name in names:
-    _, files, more = SIDES[name]
-    bindings = (*_SMALL, f"Experiment.seed = {seed}", *more)
+    files = SIDES[name][1]
+    bindings = (f"Experiment.seed = {seed}", *bindings_of(name))
     make = functools.partial(Learner, _GIN_FILE, files, bindings)
     workers[name] = Worker(name, make)
   return workers
+
+
+def bindings_of(name: str) -> Sequence[str]:
+  """Returns what is bound over the files of a side."""
+  return (*_SMALL, *SIDES[name][2])
 
 
 def _train(seed: int, num_slices: int, fair: Mapping[str, int]):
