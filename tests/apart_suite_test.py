@@ -152,8 +152,12 @@ class FiguresTest(tf.test.TestCase):
       apart_quality.run(Options(only=("async_d64", "async")))
       with refused:
         apart_quality.run(Options(only=("all",)))
-    names = nobody.call_args.args[1]
-    self.assertEqual(names, ["sync", "async", "async_d64"])
+      names = nobody.call_args.args[1]
+      self.assertEqual(names, ["sync", "async", "async_d64"])
+      apart_quality.run(Options(quick=True))
+      self.assertEqual(nobody.call_args.args[1], names)
+      apart_quality.run(Options(quick=True, only=("async_ttur",)))
+      self.assertEqual(nobody.call_args.args[1], ["sync", "async_ttur"])
 
   def test_time_to_quality_is_found_between_measurements(self):
     seconds, distances = np.array([[1.0, 3.0]]), np.array([[100.0, 1.0]])
