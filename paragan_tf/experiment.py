@@ -5,7 +5,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import gin
 import tensorflow as tf
 
-from paragan_tf import collectives, hardware
+from paragan_tf import checks, collectives, hardware
 from paragan_tf.data import preflight
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
@@ -21,15 +21,14 @@ from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.engine.step import Step
 from paragan_tf.evaluation import Evaluation
-from paragan_tf.game import class_losses, losses
+from paragan_tf.game import losses
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
-from paragan_tf.game.schedule import Schedule, Sequential
+from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
 from paragan_tf.nets.joint import Joined
-from paragan_tf.nets.norms import batch_norms
 from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.nets.wrapped import Wrapped
 from paragan_tf.outputs import checkpoints, features
@@ -38,11 +37,6 @@ from paragan_tf.types import ImageSpec, Net
 
 # From the data's spec, a seed and a name to a net.
 MakeNet = Callable[..., Net]
-# What both players must pay for D's head to learn classes.
-_PAID = {
-  "ac": class_losses.AuxiliaryClassifier,
-  "2c": class_losses.Contrastive,
-}
 
 
 @gin.configurable(denylist=["spec", "seed", "name"])
@@ -102,19 +96,8 @@ class Experiment:
     seed: int = 0,
   ):
     self._schedule = schedule()
-    num = self._schedule.num_shares(strategy.num_replicas_in_sync)
-    if batch_size < 1 or batch_size % num:
-      raise ValueError(
-        f"`batch_size` must be a multiple of the {num} replicas, "
-        f"got {batch_size}: take {max(1, round(batch_size / num)) * num}."
-      )
-    g_batch_size = self._schedule.g_batch_size
     num_replicas = strategy.num_replicas_in_sync
-    if not self._schedule.roles and (g_batch_size or 0) % num_replicas:
-      raise ValueError(
-        f"`g_batch_size` must be a multiple of the {num_replicas} replicas, "
-        f"got {g_batch_size}."
-      )
+    checks.check_batches(self._schedule, batch_size, num_replicas)
     self.strategy = strategy
     self.processes = Processes(strategy)
     self.batch_size = batch_size
@@ -145,12 +128,14 @@ class Experiment:
     g, d = (self._player("g", "g", seed), self._player("d", "d", seed))
     for who, side in (("g", g), ("d", d)):
       check(side.penalties, who)
-      _check_classes(side.penalties, who, d.net)
+      checks.check_classes(side.penalties, who, d.net)
     twin = self._player("g", "g_ema", seed).net
     apart = None
-    if schedule.roles:
-      _check_alone(schedule, {"g": g.net, "d": d.net})
-      apart = self._apart(schedule, {"g": g.exchange, "d": d.exchange}, seed)
+    if isinstance(schedule, Asynchronous):
+      exchanges = {"g": g.exchange, "d": d.exchange}
+      checks.check_apart(schedule, {"g": g.net, "d": d.net}, exchanges)
+      periods = {name: side.period for name, side in exchanges.items()}
+      apart = Apart(schedule, self.spec, self.batch_size, periods, seed)
     augment = self._augment and self._augment()
     average = ema(g.net, twin)
     return Step(g, d, loss, schedule, average, seed, count, apart, augment)
@@ -183,17 +168,6 @@ class Experiment:
         variable.assign(value)
 
     self.strategy.run(replica)
-
-  def _apart(self, schedule, exchanges, seed: int) -> Apart:
-    for name, exchange in exchanges.items():
-      if not (exchange.talks and exchange.takes_roles):
-        raise ValueError(
-          "G and D on replicas of their own must exchange, and "
-          f"`{type(exchange).__name__}` of `{name}` does not, or not between "
-          "them: take `AllReduce` or `Periodic`."
-        )
-    periods = {name: exchange.period for name, exchange in exchanges.items()}
-    return Apart(schedule, self.spec, self.batch_size, periods, seed)
 
   def _player(self, side: str, name: str, seed: int) -> Player:
     given = {"net": self._nets[side]} if side in self._nets else {}
@@ -255,26 +229,15 @@ class Experiment:
 
   def estimator(self, model_dir: str, tpu=None):
     """Returns a `TPUEstimator` of the run; `tpu` is where it trains, if any."""
-    on_cores = self._schedule.on_cores
-    if tpu is not None and self._schedule.roles and not on_cores:
-      raise ValueError(
-        "TPUEstimator keeps one value of each variable, and "
-        f"`{type(self._schedule).__name__}` gives replicas a cache of their "
-        "own: take `--engine=strategy`, or `on_cores`."
-      )
-    for name, side in self.step.players.items():
-      if tpu is not None and not side.exchange.replicas_agree:
-        raise ValueError(
-          "TPUEstimator keeps one value of each variable, and "
-          f"`{type(side.exchange).__name__}` of `{name}` lets replicas differ: "
-          "take `AllReduce`, or `--engine=strategy`."
-        )
+    if tpu is not None:
+      exchanges = {n: side.exchange for n, side in self.step.players.items()}
+      checks.check_one_value(self._schedule, exchanges)
     return make_estimator(
       self.make_step,
       model_dir,
       self.images_per_step,
       tpu,
-      cores_per_replica=2 if on_cores else None,
+      cores_per_replica=2 if self._schedule.on_cores else None,
     )
 
   def estimator_loop(
@@ -381,31 +344,6 @@ def _laid_out(net: Net, precision: str) -> Net:
   if precision == "auto":
     precision = hardware.profile(layout.hardware).precision
   return in_precision(net, precision)
-
-
-def _check_classes(penalties: Sequence[Penalty], who: str, d: Net) -> None:
-  """Refuses a D whose head says classes that nobody pays for."""
-  conditioning = getattr(getattr(d, "head", None), "conditioning", "none")
-  paid = _PAID.get(conditioning)
-  if paid and not any(isinstance(penalty, paid) for penalty in penalties):
-    raise ValueError(
-      f"`conditioning` '{conditioning}' of D needs the penalty "
-      f"`{paid.__name__}` of both players, and `{who}` has none: set "
-      f"`{who}/player.penalties = [@class_losses.{paid.__name__}()]`."
-    )
-
-
-def _check_alone(schedule: Schedule, nets: Mapping[str, Net]) -> None:
-  """Refuses norms that wait for replicas which play the other player."""
-  if schedule.plays_both(collectives.num_replicas()):
-    return
-  for name, net in nets.items():
-    if any(norm.group_size != 1 for norm in batch_norms(net)):
-      raise ValueError(
-        f"Norms of `{name}` ask all replicas for their moments, and with "
-        f"`{type(schedule).__name__}` some of them play the other player: set "
-        "`norms.BatchNorm.group_size = 1`."
-      )
 
 
 def _kind(net: Net) -> str:

@@ -75,7 +75,7 @@ class ArchitectureTest(parameterized.TestCase):
       )
 
   def test_the_front_is_in_order(self):
-    order = ["evaluation", "experiment", "run", "api"]
+    order = ["evaluation", "checks", "experiment", "run", "api"]
     for i, name in enumerate(order):
       self.assertEmpty(ours(PACKAGE / f"{name}.py") & set(order[i:]), name)
 
