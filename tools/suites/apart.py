@@ -23,7 +23,13 @@ from typing import Dict, List, NamedTuple, Sequence
 import numpy as np
 
 from tools.suites import apart_figures, apart_plot, apart_quality
-from tools.suites.apart_sides import Cycle, PinnedDevice, RoleWork, TwoDevices
+from tools.suites.apart_sides import (
+  FRESH,
+  Cycle,
+  PinnedDevice,
+  RoleWork,
+  TwoDevices,
+)
 from tools.suites.engines_sides import cluster_of
 from tools.suites.meanwhile import Meanwhile
 from tools.suites.rounds import say, take_turns
@@ -33,7 +39,6 @@ from tools.suites.workers import Worker, ask_all, closing
 _GIN_FILE = "gin/runs/benchmark_step.gin"
 # A little wider than G, so that both roles have the same work.
 _BALANCED = ("sngan.Discriminator.width = 72",)
-_FRESH = ("Sequential.reuse_fakes = False",)
 _QUICK_BATCHES, _FULL_BATCHES = (16,), (8, 16, 32)
 _QUICK_SECONDS, _FULL_SECONDS = 40, 75  # Of taking turns, for each batch.
 _STEPS = 4
@@ -82,7 +87,7 @@ def run(options: Options) -> Result:
 def _sides() -> Dict[str, Sequence[Sequence[str]]]:
   """Returns the gin files and bindings of each side."""
   return {
-    "sync": ((), _FRESH),
+    "sync": ((), FRESH),
     "sync_reuse": ((), ()),
     "async": (("gin/sync/paragan.gin",), ()),
     "async_every_step": (("gin/sync/async.gin",), ()),

@@ -22,7 +22,7 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from tools.suites.apart_sides import Learner
+from tools.suites.apart_sides import FRESH, Learner
 from tools.suites.rounds import say, take_turns
 from tools.suites.suite import Options
 from tools.suites.workers import Worker, ask_all, closing
@@ -40,7 +40,6 @@ _ADAM = (
   "Adam.beta1 = 0.0",
   "Adam.beta2 = 0.999",
 )
-_FRESH = ("Sequential.reuse_fakes = False",)
 _ASYNC = ("gin/sync/async.gin",)
 _OPTIMISTIC = ("gin/policy/optimistic.gin",)
 _ADABELIEF = ("gin/policy/adabelief_adam.gin",)
@@ -53,11 +52,11 @@ SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
   "sync": (
     "sync, G 128 / D 128, Adam / Adam",
     (),
-    (*_ADAM, *_FRESH),
+    (*_ADAM, *FRESH),
   ),
   "sync_reuse": ("sync, G reuses D's fakes, Adam / Adam", (), _ADAM),
-  "sync_optimistic": ("sync, optimistic Adam / Adam", _OPTIMISTIC, _FRESH),
-  "sync_adabelief_adam": ("sync, AdaBelief / Adam", _ADABELIEF, _FRESH),
+  "sync_optimistic": ("sync, optimistic Adam / Adam", _OPTIMISTIC, FRESH),
+  "sync_adabelief_adam": ("sync, AdaBelief / Adam", _ADABELIEF, FRESH),
   "async": (
     "async, G 128 / D 128, optimistic Adam / Adam",
     (*_ASYNC, *_OPTIMISTIC),

@@ -15,6 +15,8 @@ from tools.suites.engines_sides import Pinned
 from tools.suites.ours import load
 from tools.suites.work import count_function
 
+# Sync as papers write it: G draws fakes of its own.
+FRESH = ("Sequential.reuse_fakes = False",)
 _MAX_TALKS = 32  # Of one device in one cycle.
 
 
