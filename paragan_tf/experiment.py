@@ -223,7 +223,7 @@ class Experiment:
     return loop.InnerLoop(
       self.strategy,
       self.step,
-      iter(self.dataset(start_step)),
+      strategies.iterate(self.dataset(start_step)),
       self.images_per_step,
     )
 
