@@ -1,5 +1,7 @@
 """Promises that every exchange keeps, and what tells one from another."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -42,23 +44,24 @@ class Replicas:
       ]
       self.state = [tf.Variable(tf.zeros([]), trainable=False, name="s")]
       made.init(self.weights)
+    self._phases = [
+      testing.on_replicas(functools.partial(self._move, phase=phase))
+      for phase in range(made.period)
+    ]
 
   def step(self, step: int):
     """Moves by one step; the state becomes the replica's number."""
-
-    def replica(grads, number):
-      phase = step % self.exchange.period
-      grads = self.exchange.before_update(grads, phase)
-      updates = self.exchange.share([RATE * g for g in grads], phase)
-      for u, w in zip(updates, self.weights):
-        w.assign_sub(u)
-      self.state[0].assign(number)
-      self.exchange.after_update(self.weights, self.state, phase)
-      return tf.zeros([])
-
-    per_replica = list(zip(*gradients(step)))
+    per_replica = [list(grads) for grads in zip(*gradients(step))]
     numbers = np.arange(testing.NUM_REPLICAS, dtype=np.float32)
-    testing.run_on_replicas(replica, [list(g) for g in per_replica], numbers)
+    self._phases[step % len(self._phases)](per_replica, numbers)
+
+  def _move(self, grads, number, phase):
+    grads = self.exchange.before_update(grads, phase)
+    updates = self.exchange.share([RATE * g for g in grads], phase)
+    for u, w in zip(updates, self.weights):
+      w.assign_sub(u)
+    self.state[0].assign(number)
+    self.exchange.after_update(self.weights, self.state, phase)
 
   def values(self, variable):
     """Returns a variable's value on each replica, stacked."""
@@ -67,7 +70,7 @@ class Replicas:
 
 class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*EXCHANGES)
-  def test_mean_weight_follows_mean_gradient(self, make):
+  def test_mean_follows_mean_gradient_and_replicas_agree_as_said(self, make):
     replicas = Replicas(make())
     moved = [np.ones([2, 3]), np.zeros([3])]
     for step in range(6):
@@ -76,22 +79,18 @@ class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
         moved[i] = moved[i] - RATE * grads.mean(0)
         values = replicas.values(replicas.weights[i])
         self.assertAllClose(values.mean(0), moved[i], atol=1e-5)
+      self.check_agreement(replicas, step)
 
-  @parameterized.named_parameters(*EXCHANGES)
-  def test_replicas_agree_when_it_says_so(self, make):
-    replicas = Replicas(make())
-    for step in range(6):
-      replicas.step(step)
-      agree = replicas.exchange.replicas_agree
-      for variable in replicas.weights + replicas.state:
-        values = replicas.values(variable)
-        if agree:
-          self.assertAllEqual(values, np.broadcast_to(values[0], values.shape))
-        elif replicas.exchange.period > 1:
-          self.assertEqual(
-            bool(np.ptp(values, 0).max() > 1e-3),
-            step % replicas.exchange.period != replicas.exchange.period - 1,
-          )
+  def check_agreement(self, replicas, step):
+    """Replicas are equal if the exchange says so, or at the period's end."""
+    period = replicas.exchange.period
+    for variable in replicas.weights + replicas.state:
+      values = replicas.values(variable)
+      if replicas.exchange.replicas_agree:
+        self.assertAllEqual(values, np.broadcast_to(values[0], values.shape))
+      elif period > 1:
+        differ = bool(np.ptp(values, 0).max() > 1e-3)
+        self.assertEqual(differ, step % period != period - 1)
 
   def test_alone_means_alone(self):
     replicas = Replicas(exchange.Exchange())

@@ -1,6 +1,5 @@
 """Several processes train as one: real ones, started by the launcher."""
 
-import gc
 import json
 import os
 import pathlib
@@ -19,7 +18,7 @@ from absl.testing import parameterized
 from paragan_tf import run
 from paragan_tf.engine import strategies
 from paragan_tf.outputs import checkpoints, records
-from tests import run_test, testing, train_test
+from tests import process_worker, run_test, testing, train_test
 from tools import launch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -31,6 +30,8 @@ SCHEMES = {
 ASYNC = [ALL_REDUCE[0], *run_test.ASYNC]
 # Neither the batch nor the steps above divide the epoch.
 NUM_IMAGES, BATCH_SIZE = 20, 8
+# Four processes, and the bytes of what they exchange.
+NUM, MODEL = 4, 4 * process_worker.NUM_WEIGHTS
 
 
 def bindings(num_steps, *more):
@@ -91,6 +92,13 @@ def launch_jobs(folder, num_replicas, num_processes, jobs):
   end(start("-c", code, str(path)))
 
 
+def assert_equal(test, got, expected, atol):
+  """Two checkpoints have the same variables, with the same values."""
+  test.assertEqual(got.keys(), expected.keys())
+  for name, value in expected.items():
+    test.assertAllClose(got[name], value, rtol=0, atol=atol, msg=name)
+
+
 class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -104,14 +112,11 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
         cls.job(f"parts_{name}", 20, more, "stop")
         for name, more in SCHEMES.items()
       ),
+      # What was stopped resumes from its folder.
+      *(cls.job(f"parts_{name}", 20, more) for name, more in SCHEMES.items()),
       ["read", str(cls.folder / "read"), bindings(20, *cls.numbered_images())],
       ["meet", str(cls.folder / "meet"), []],
     )
-    cls.launch_jobs(
-      *(cls.job(f"parts_{name}", 20, more) for name, more in SCHEMES.items())
-    )
-    config = bindings(20, *ALL_REDUCE)
-    end(start_training(4, 1, cls.folder / "four_processes", config))
 
   @classmethod
   def job(cls, name, num_steps, more, kind="train"):
@@ -159,18 +164,12 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
 
   def tearDown(self):
     gin.clear_config()
-    gc.collect()
     super().tearDown()
 
   def read_both(self, name):
     """Returns what each of the two processes wrote in a folder."""
     paths = (self.folder / name / f"{i}.json" for i in range(2))
     return [json.loads(path.read_text()) for path in paths]
-
-  def assert_equal(self, got, expected, atol):
-    self.assertEqual(got.keys(), expected.keys())
-    for name, value in expected.items():
-      self.assertAllClose(got[name], value, rtol=0, atol=atol, msg=name)
 
   def train_here(self, scheme):
     """Returns what four replicas of this process learn."""
@@ -179,14 +178,13 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_processes_come_to_the_values_of_one(self):
     expected = self.train_here(ALL_REDUCE)
-    for name in ("whole_all_reduce", "four_processes"):
-      self.assert_equal(values(self.folder / name), expected, atol=1e-6)
+    assert_equal(self, values(self.folder / "whole_all_reduce"), expected, 1e-6)
 
   @pytest.mark.soak
   def test_every_other_step_they_come_to_the_values_of_one(self):
     expected = self.train_here(SCHEMES["every_other_step"])
     got = values(self.folder / "whole_every_other_step")
-    self.assert_equal(got, expected, atol=1e-6)
+    assert_equal(self, got, expected, 1e-6)
 
   @pytest.mark.soak
   def test_g_and_d_apart_come_to_the_values_of_one(self):
@@ -199,7 +197,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     end(start_training(4, 1, self.folder / "four_async", bindings(20, *ASYNC)))
     for name in ("whole", "parts", "four"):
       got = values(self.folder / f"{name}_async")
-      self.assert_equal(got, expected, atol=1e-6)
+      assert_equal(self, got, expected, 1e-6)
 
   @parameterized.parameters("gossip", "quantized")
   @pytest.mark.soak
@@ -219,7 +217,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     for key, value in whole.items():
       self.assertAllEqual(parts[key], value, key)
     for got in (whole, values(four)):
-      self.assert_equal(got, expected, atol=1e-4)
+      assert_equal(self, got, expected, 1e-4)
 
   @parameterized.parameters(*SCHEMES)
   def test_stop_and_go_on_equals_going_on_bit_for_bit(self, scheme):
@@ -304,6 +302,75 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     self.assertBetween(self.stopped_at, 4, 10**6 - 4)
     learned = values(self.folder / "stopped")
     self.assertEqual(learned["global_step"], self.stopped_at)
+
+
+class FourProcessesTest(tf.test.TestCase, parameterized.TestCase):
+  """Four processes with a replica each, and what their sockets count."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(cls.get_temp_dir(cls()), "four")
+    cls.folder.mkdir()
+    names = list(process_worker.EXCHANGES)
+    train = ["train", str(cls.folder / "four"), bindings(20, *ALL_REDUCE)]
+    sockets = ["sockets", str(cls.folder / "bytes"), names]
+    launch_jobs(cls.folder, 1, NUM, [train, sockets])
+    cls.found = [
+      json.loads((cls.folder / "bytes" / f"{i}.json").read_text())
+      for i in range(NUM)
+    ]
+
+  def test_they_come_to_the_values_of_one(self):
+    own = os.path.join(self.get_temp_dir(), self.id())
+    run_test.run(testing.strategy(), own, 20, *run_test.LINEAR)
+    assert_equal(self, values(self.folder / "four"), values(own), 1e-6)
+    gin.clear_config()
+
+  def assert_near(self, got, expected, name):
+    self.assertAllClose(got, expected, rtol=0.05, atol=0, msg=name)
+
+  @parameterized.parameters(("ring", 1), ("two_rounds", 2))
+  def test_a_ring_gives_two_models_a_round(self, name, rounds):
+    for worker in self.found:
+      given, got, told, *_ = worker[name]
+      self.assert_near(given, 2 * rounds * MODEL, name)
+      self.assert_near(got, 2 * rounds * MODEL, name)
+      self.assert_near(told, 2 * rounds * MODEL, name)
+
+  def test_eight_bits_are_a_quarter(self):
+    for worker in self.found:
+      for side in (0, 1):
+        ratio = worker["int8"][side] / worker["float32"][side]
+        self.assertAllClose(ratio, 0.25, rtol=0, atol=0.01)
+
+  def test_a_gather_brings_the_messages_of_all_others(self):
+    for worker in self.found:
+      given, got, told, told_got, *_ = worker["int8"]
+      self.assert_near(told, MODEL / 4, "told")
+      self.assert_near(got, told_got, "got")
+      # A ring hands on what it gets.
+      self.assert_near(given, (NUM - 1) * told, "given")
+
+  def test_two_phases_bring_what_they_say(self):
+    for worker in self.found:
+      _, got, _, told_got, *_ = worker["two_phase"]
+      self.assert_near(got, told_got, "got")
+      self.assertLess(got, 0.55 * worker["int8"][1])
+
+  @parameterized.parameters(
+    # One message each: shapes are known, and not asked for.
+    ("int8", ["CollectiveGatherV2"]),
+    ("ring", ["CollectiveGatherV2"] * 2),
+    ("all_reduce", ["CollectiveReduceV2"]),
+  )
+  def test_nothing_is_said_beside(self, name, expected):
+    for worker in self.found:
+      self.assertEqual(worker[name][-2], expected)
+
+  @parameterized.parameters("int8", "two_phase", "all_reduce")
+  def test_weights_are_the_same_on_all_bit_for_bit(self, name):
+    self.assertLen({worker[name][-1] for worker in self.found}, 1)
 
 
 def alone():

@@ -1,10 +1,12 @@
-"""A whole run: what it leaves, and that it goes on bit for bit."""
+"""A whole run: what it leaves, and that it resumes bit for bit."""
 
 import contextlib
-import gc
+import functools
 import io
 import os
 import shutil
+import tempfile
+from typing import Any, NamedTuple
 
 import gin
 import numpy as np
@@ -87,10 +89,6 @@ def train(made):
   """Trains what was prepared."""
   made.open()
   made()
-  # TensorFlow may take minutes to end an iterator from within a replica's
-  # thread, where Python would collect it some time.
-  made._inner = None
-  gc.collect()
   return made
 
 
@@ -103,6 +101,68 @@ def values(made):
       strategies.copies(made.experiment.strategy, variable)
     )
   }
+
+
+# By name: on how many replicas, and what is bound.
+SCHEMES = {
+  "one_replica": (1, ()),
+  "one_async": (1, ASYNC),
+  "one_following": (1, FOLLOWING),
+  "four_replicas": (4, LINEAR),
+  "four_every_other_step": (4, EVERY_OTHER_STEP),
+  "four_async": (4, ASYNC),
+  "four_gossip": (4, GOSSIP),
+  "four_quantized": (4, QUANTIZED),
+  "four_two_phase": (4, TWO_PHASE),
+}
+
+
+def strategy(num_replicas):
+  """Returns the shared strategy, or one of a single replica."""
+  return testing.strategy() if num_replicas > 1 else ONE("/cpu:0")
+
+
+class Whole(NamedTuple):
+  """A run of 8 steps with checkpoints at 4 and 8, and what it printed."""
+
+  made: Run
+  words: str
+  temporary: Any
+
+  @property
+  def folder(self):
+    return self.made.model_dir
+
+  @property
+  def checkpoint(self):
+    return tf.train.load_checkpoint(latest(self.folder))
+
+  def copy(self, folder):
+    """Copies the run to a folder, as it is."""
+    shutil.copytree(self.folder, folder)
+
+  def copy_half(self, folder):
+    """Copies the run as it was at step 4."""
+    self.copy(folder)
+    os.remove(f"{latest(folder)}.index")
+
+
+def latest(folder):
+  return checkpoints.Checkpoints(folder).latest()
+
+
+@functools.cache
+def whole(name):
+  """Returns the run of a scheme; trained once, for all tests of this file."""
+  num_replicas, more = SCHEMES[name]
+  temporary = tempfile.TemporaryDirectory()
+  with contextlib.redirect_stdout(io.StringIO()) as words:
+    made = run(strategy(num_replicas), f"{temporary.name}/{name}", 8, *more)
+  return Whole(made, words.getvalue(), temporary)
+
+
+def tearDownModule():
+  whole.cache_clear()
 
 
 class MeasureTest(tf.test.TestCase):
@@ -155,20 +215,22 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     super().tearDown()
 
-  @parameterized.named_parameters(("gossip", GOSSIP), ("two_phase", TWO_PHASE))
-  def test_the_mean_is_shown_and_gone_on_from(self, more):
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-      four = run(testing.strategy(), self.folder, 4, *more)
+  @parameterized.parameters("four_gossip", "four_two_phase")
+  def test_the_mean_is_shown_and_resumed_from(self, name):
+    trained = whole(name)
+    four, more = trained.made, SCHEMES[name][1]
+    config.load(["gin/runs/fashion.gin"], [*TINY, *more])
     self.check_shown(four)
-    one = prepared(ONE("/cpu:0"), self.folder, 8, *more)
-    self.assertEqual(one.done, 4)
+    trained.copy(self.folder)
+    one = prepared(ONE("/cpu:0"), self.folder, 12, *more)
+    self.assertEqual(one.done, 8)
     self.check_taken_up(four, one)
-    if more is GOSSIP:
+    if name == "four_gossip":
       self.check_said(four)
       way = "`g` and `d` by Gossip on `ring` of 4, rho 0.3333, rounds 1"
     else:
       way = "`g` by Quantized by Stochastic(.*); two_phase, .*; `d` by Quantiz"
-    self.assertRegex(said.getvalue(), f"Replicas exchange {way}")
+    self.assertRegex(trained.words, f"Replicas exchange {way}")
 
   def heading_for(self, made):
     """Returns where all are on the way to: `w - mean e - sum s`, by player."""
@@ -268,7 +330,7 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
   def check_said(self, made):
     """The summary and the log say how replicas talk."""
     self.assertIn("Gossip on `ring` of 4, rho 0.3333", made.summary())
-    line = records.read(self.folder)[-1]
+    line = records.read(made.model_dir)[-1]
     for name in ("distance", "distance_after"):
       self.assertGreater(line[f"exchange/d_g/{name}"], 0.0)
     self.assertAllClose(line["exchange/d_g/rho"], 1 / 3)
@@ -286,48 +348,42 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     super().tearDown()
 
-  @parameterized.named_parameters(
-    ("one_replica", lambda: ONE("/cpu:0"), ()),
-    ("four_replicas", testing.strategy, LINEAR),
-    ("four_every_other_step", testing.strategy, EVERY_OTHER_STEP),
-    ("one_async", lambda: ONE("/cpu:0"), ASYNC),
-    ("four_async", testing.strategy, ASYNC),
-    ("four_gossip", testing.strategy, GOSSIP),
-    ("four_quantized", testing.strategy, QUANTIZED),
-    ("four_two_phase", testing.strategy, TWO_PHASE),
-    ("one_following", lambda: ONE("/cpu:0"), FOLLOWING),
-  )
-  def test_stop_and_go_on_equals_going_on_bit_for_bit(self, strategy, more):
-    folders = [f"{self.folder}/{name}" for name in ("whole", "parts")]
-    whole = run(strategy(), folders[0], 8, *more)
-    shutil.copytree(*folders)
-    last = os.path.basename(checkpoints.Checkpoints(folders[0]).latest())
-    os.remove(f"{folders[1]}/{last}.index")
-    parts = prepared(strategy(), folders[1], 8, *more)
+  def check_resumes(self, name):
+    """Four steps, stop, four steps: bit for bit the eight in one go."""
+    num_replicas, more = SCHEMES[name]
+    trained = whole(name)
+    trained.copy_half(self.folder)
+    parts = prepared(strategy(num_replicas), self.folder, 8, *more)
     self.assertEqual(parts.done, 4)
     train(parts)
     self.assertEqual(parts.done, 8)
-    expected, got = values(whole), values(parts)
+    expected, got = values(trained.made), values(parts)
     self.assertEqual(expected.keys(), got.keys())
-    for name, value in expected.items():
-      self.assertAllEqual(got[name], value, name)
-    moved = checkpoints.Checkpoints(folders[0])
+    for key, value in expected.items():
+      self.assertAllEqual(got[key], value, key)
+    moved = checkpoints.Checkpoints(trained.folder)
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
     slot = "base" if more in (QUANTIZED, TWO_PHASE) else "m"
     names = ["g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"]
     if more is FOLLOWING:
       names += ["augment/p", "lecam/real", "lecam/fake"]
-    for name in names:
-      if name.startswith("d") and f"{name}/replica_1" in (
+    for key in names:
+      if key.startswith("d") and f"{key}/replica_1" in (
         four.get_variable_to_shape_map()
       ):
-        name = f"{name}/replica_1"  # Which plays D wherever not all do.
-      self.assertNotAllEqual(four.get_tensor(name), eight.get_tensor(name))
+        key = f"{key}/replica_1"  # Which plays D wherever not all do.
+      self.assertNotAllEqual(four.get_tensor(key), eight.get_tensor(key))
+
+  @parameterized.parameters(*(n for n in SCHEMES if n != "four_quantized"))
+  def test_resumes_bit_for_bit(self, name):
+    self.check_resumes(name)
+
+  @pytest.mark.soak  # Two phases keep all that a gather keeps, and more.
+  def test_a_gather_resumes_bit_for_bit(self):
+    self.check_resumes("four_quantized")
 
   def test_the_checkpoint_has_all_that_a_run_learns(self):
-    run(ONE("/cpu:0"), self.folder, 4)
-    path = checkpoints.Checkpoints(self.folder).latest()
-    keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    keys = whole("one_replica").checkpoint.get_variable_to_shape_map()
     for key in (
       "global_step",
       "g/linear/weight/w",
@@ -340,42 +396,39 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       self.assertIn(key, keys)
 
   def test_replicas_that_differ_are_all_in_the_checkpoint(self):
-    run(testing.strategy(), self.folder, 4, *EVERY_OTHER_STEP)
-    path = checkpoints.Checkpoints(self.folder).latest()
-    read = tf.train.load_checkpoint(path)
+    trained = whole("four_every_other_step")
+    read = trained.checkpoint
     name = "d_optimizer/d/linear/weight/w/m"
     own = [read.get_tensor(name)] + [
       read.get_tensor(f"{name}/replica_{i}") for i in range(1, 4)
     ]
     self.assertGreater(np.ptp(np.stack(own), 0).max(), 0)
+    trained.copy(self.folder)
     with self.assertRaisesRegex(ValueError, "4 replicas' own"):
-      run(ONE("/cpu:0"), self.folder, 8, *EVERY_OTHER_STEP)
+      prepared(ONE("/cpu:0"), self.folder, 12, *EVERY_OTHER_STEP)
 
   def test_the_cache_of_fakes_is_in_the_checkpoint(self):
-    run(testing.strategy(), self.folder, 4, *ASYNC)
-    path = checkpoints.Checkpoints(self.folder).latest()
-    read = tf.train.load_checkpoint(path)
-    # Replicas 1 and 3 play D; at step 4 they hold the fakes of steps 2 and 3.
+    read = whole("four_async").checkpoint
+    # Replicas 1 and 3 play D; at step 8 they hold the fakes of steps 6 and 7.
     own = [read.get_tensor(f"fakes/images/replica_{i}") for i in (1, 3)]
     self.assertNotAllClose(*own)
-    self.assertAllEqual(read.get_tensor("fakes/born/replica_1"), [2, 3])
+    self.assertAllEqual(read.get_tensor("fakes/born/replica_1"), [6, 7])
 
   def test_equal_replicas_resume_on_another_number(self):
-    run(testing.strategy(), self.folder, 4, *LINEAR)
+    whole("four_replicas").copy_half(self.folder)
     made = run(ONE("/cpu:0"), self.folder, 8, *LINEAR)
     self.assertEqual(made.done, 8)
 
   def test_a_run_leaves_its_record(self):
-    run(ONE("/cpu:0"), self.folder, 4)
+    folder = whole("one_replica").folder
     self.assertContainsSubset(
       {"checkpoint", "config.gin", "events", "metrics.jsonl", "report.html"},
-      os.listdir(self.folder),
+      os.listdir(folder),
     )
     self.assertCountEqual(
-      os.listdir(f"{self.folder}/samples"),
-      ["00000004.png", "interpolation.png"],
+      os.listdir(f"{folder}/samples"), ["00000008.png", "interpolation.png"]
     )
-    lines = records.read(self.folder)
+    lines = records.read(folder)
     self.assertContainsSubset(
       {"d/loss", "g/loss", "images_per_second", "input_wait"}, lines[-1]
     )
@@ -415,10 +468,10 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     experiment.Experiment(ONE("/cpu:0"))  # Where each replica plays both.
 
   def test_a_changed_config_is_refused_with_its_differences(self):
-    run(ONE("/cpu:0"), self.folder, 4)
+    whole("one_replica").copy_half(self.folder)
     before = sorted(os.listdir(self.folder))
     with self.assertRaisesRegex(ValueError, "learning_rate` was .*now 0.5"):
-      run(
+      prepared(
         ONE("/cpu:0"),
         self.folder,
         8,
@@ -459,26 +512,25 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(made.exchange.seed, 5)
 
   def test_divergence_is_told_and_the_checkpoint_kept(self):
-    run(ONE("/cpu:0"), self.folder, 4)
-    config.load(["gin/runs/fashion.gin"], [*TINY, "run.Run.num_steps = 8"])
-    made = Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+    whole("one_replica").copy_half(self.folder)
+    made = prepared(ONE("/cpu:0"), self.folder, 8)
     made.open()
     weight = made.experiment.step.players["g"].net.trainable_variables[0]
     weight.assign(weight + float("nan"))
     with self.assertRaisesRegex(FloatingPointError, "diverged.*ckpt-4"):
       made()
-    self.assertEndsWith(
-      checkpoints.Checkpoints(self.folder).latest(), "model.ckpt-4"
-    )
+    self.assertEndsWith(latest(self.folder), "model.ckpt-4")
 
-  def test_stopping_early_saves_and_goes_on(self):
-    config.load(["gin/runs/fashion.gin"], [*TINY, "run.Run.num_steps = 12"])
-    made = Run(experiment.Experiment(ONE("/cpu:0")), self.folder)
+  def test_stopping_early_saves(self):
+    whole("one_replica").copy_half(self.folder)
+    made = prepared(ONE("/cpu:0"), self.folder, 12, "run.Run.save_every = 12")
     made.open()
-    asked = iter([False, False, True])
-    made(lambda: next(asked))
+    asked = iter([False, True])
+    with contextlib.redirect_stdout(io.StringIO()) as words:
+      made(lambda: next(asked))
     self.assertEqual(made.done, 8)
-    self.assertEqual(run(ONE("/cpu:0"), self.folder, 12).done, 12)
+    self.assertEndsWith(latest(self.folder), "model.ckpt-8")
+    self.assertIn("Stopped at step 8", words.getvalue())
 
 
 if __name__ == "__main__":

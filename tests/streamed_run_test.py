@@ -1,6 +1,5 @@
 """A run whose images stay on disk: exact on every engine, even if one goes."""
 
-import gc
 import io
 import os
 import shutil
@@ -66,11 +65,9 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     made = self.make(*args, **kwargs)
     made.open()
     made()
-    made._inner = None
-    gc.collect()
     return run_test.values(made), made.model_dir
 
-  def test_it_goes_on_bit_for_bit_with_another_depth(self):
+  def test_it_resumes_bit_for_bit_with_another_depth(self):
     whole, folder = self.train("whole", 12)
     self.train("parts", 4)
     parts, _ = self.train(
@@ -92,14 +89,18 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(estimator[name], value, atol=1e-6, msg=name)
       self.assertAllClose(four[name], value, atol=1e-6, msg=name)
 
-  @parameterized.named_parameters(
-    ("lost", os.remove, "cannot be read"),
-    ("damaged", stream_test.damage, "cannot be decoded"),
-  )
-  def test_a_file_that_is(self, spoil, words):
-    """Ends the run with its name, and nothing is lost."""
-    whole, _ = self.train("whole", 40)
-    made = self.make("spoiled", 40)
+  def test_a_lost_or_damaged_file_ends_the_run_and_nothing_is_lost(self):
+    whole, _ = self.train("whole", 24)
+    for spoil, words in (
+      (os.remove, "cannot be read"),
+      (stream_test.damage, "cannot be decoded"),
+    ):
+      with self.subTest(words):
+        self.check_spoiled(words.replace(" ", "_"), spoil, words, whole)
+
+  def check_spoiled(self, folder, spoil, words, whole):
+    """Ends the run with the file's name; with the file back, it resumes."""
+    made = self.make(folder, 24)
     made.open()
     made.train(4)
     shutil.copytree(f"{self.images}/2", f"{self.root}/2")
@@ -108,15 +109,15 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
       InputError, rf"'.*/2/\d+.png' {words}.*Trained up to step \d+\.$"
     ):
-      made.train(40)
+      made.train(24)
     reached = made.done
-    self.assertBetween(reached, 4, 39)
-    self.assertTrue(made._saved.endswith(f"-{reached}"))
-    made._inner = None
-    gc.collect()
+    self.assertBetween(reached, 4, 23)
+    self.assertTrue(
+      os.path.exists(f"{made.model_dir}/model.ckpt-{reached}.index")
+    )
     shutil.rmtree(f"{self.images}/2")
     shutil.move(f"{self.root}/2", f"{self.images}/2")
-    again, _ = self.train("spoiled", 40)
+    again, _ = self.train(folder, 24)
     for name, value in whole.items():
       self.assertAllEqual(again[name], value, name)
 
@@ -136,32 +137,54 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(made.experiment.input_fn.num_images, 31)
 
   def test_it_is_measured_with_no_more_than_is_held_out(self):
-    made = self.make("few", 4, "Run.num_metric_samples = 500")
-    self.assertEqual(made._usual_samples(), 4)
-    made = self.make("fewer", 4, "Run.num_metric_samples = 3")
-    self.assertEqual(made._usual_samples(), 3)
-    made._saved = "x-4"
-    evaluation = made.experiment.evaluation
+    extractor = "Experiment.extractor = @features.FashionClassifier"
+    for asked, expected in ((500, 4), (3, 3)):
+      number = f"Run.num_metric_samples = {asked}"
+      made = self.make(f"measured_{asked}", 4, extractor, number)
+      made.open()
+      with mock.patch.object(
+        made.experiment.evaluation, "measure", return_value=[]
+      ) as measure:
+        made.finish()
+      self.assertEqual(measure.call_args.args, (expected, None))
+
+  def test_a_run_that_cannot_be_measured_is_kept(self):
+    extractor = "Experiment.extractor = @features.FashionClassifier"
+    made = self.make("unmeasured", 4, extractor)
+    made.open()
     wrong = mock.Mock(side_effect=ValueError("Images are odd."))
     with (
-      mock.patch.object(evaluation, "_extractor", 1),
-      mock.patch.object(evaluation, "measure", wrong),
-      self.assertRaisesRegex(InputError, "odd. All is trained; .*is x-4"),
+      mock.patch.object(made.experiment.evaluation, "measure", wrong),
+      self.assertRaisesRegex(InputError, "odd. All is trained; .*ckpt-4"),
     ):
-      made._measured(3)
+      made()
 
-  def test_of_several_processes_only_what_is_saved_is_named(self):
+  @parameterized.parameters(
+    (3, "lost. Step 3 is not saved; the last checkpoint is none"),
+    (4, r"Trained up to step 4\.$"),
+    (5, r"Step 5 is not saved; the last checkpoint is .*-4\.$"),
+  )
+  def test_of_several_processes_only_what_is_saved_is_named(self, until, words):
     made = self.make("several", 40)
     made.open()
-    for until, words in (
-      (3, "lost. Step 3 is not saved; the last checkpoint is none"),
-      (4, r"Trained up to step 4\.$"),
-      (5, r"Step 5 is not saved; the last checkpoint is .*-4\.$"),
+    built = made.experiment
+
+    def inner(num_steps):
+      if built.step.count < until:
+        built.step.count.assign_add(num_steps)
+        return {"d/loss": 0.0, "g/loss": 0.0, "images_per_second": 1.0}
+      built.processes.count = 2  # The other one never comes to save.
+      raise tf.errors.DataLossError(None, None, "No batch came.")
+
+    with (
+      mock.patch.object(built, "inner_loop", return_value=inner),
+      mock.patch.object(
+        built.input_fn, "find_failure", return_value="'x' is lost."
+      ),
     ):
       made.train(until)
-      with mock.patch.object(made._processes, "count", 2):
-        error = made._input_failed("'x' is lost.")
-      self.assertRegex(str(error), words)
+      with self.assertRaisesRegex(InputError, words):
+        made.train(40)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def strategy() -> tf.distribute.Strategy:
 
 def distribute(values: Sequence[Any]) -> Any:
   """Gives each replica its value, or nest of them, out of a list."""
-  values = tf.nest.map_structure(tf.convert_to_tensor, list(values))
+  values = _tensors(list(values))
   return strategy().experimental_distribute_values_from_function(
     lambda context: values[context.replica_id_in_sync_group]
   )
@@ -43,36 +43,38 @@ def main():
   tf.test.main()
 
 
-def run_on_replicas(fn: Callable, *per_replica: Sequence[Any]) -> List[Any]:
-  """Returns what each replica returns, as NumPy arrays.
+def on_replicas(fn: Callable) -> Callable:
+  """Returns `fn` as traced for all replicas, once; its results are arrays.
+
+  The result takes one list for each argument of `fn`, with a value (or a nest
+  of them) for each replica, and returns a list of what each replica returns.
 
   Args:
-    fn: Called once on each replica, traced: returns tensors, a nest of
-      them, or nothing.
-    *per_replica: One list for each argument of `fn`, with a value (or a nest
-      of them) for each replica.
+    fn: Returns tensors, a nest of them, or nothing.
   """
-
-  def distribute(values):
-    values = _tensors(list(values))
-    return strategy().experimental_distribute_values_from_function(
-      lambda context: values[context.replica_id_in_sync_group]
-    )
-
-  run = tf.function(
+  traced = tf.function(
     lambda *args: strategy().run(fn, args=args), autograph=False
   )
-  results = run(*(distribute(values) for values in per_replica))
 
-  def on_replica(i):
-    def pick(result):
+  def run(*per_replica: Sequence[Any]) -> List[Any]:
+    results = traced(*(distribute(values) for values in per_replica))
+
+    def pick(i, result):
       if result is None:
         return None
       return strategy().experimental_local_results(result)[i].numpy()
 
-    return tf.nest.map_structure(pick, results)
+    return [
+      tf.nest.map_structure(functools.partial(pick, i), results)
+      for i in range(NUM_REPLICAS)
+    ]
 
-  return [on_replica(i) for i in range(NUM_REPLICAS)]
+  return run
+
+
+def run_on_replicas(fn: Callable, *per_replica: Sequence[Any]) -> List[Any]:
+  """Returns what each replica returns, once; see `on_replicas`."""
+  return on_replicas(fn)(*per_replica)
 
 
 def images(num: int, spec: ImageSpec = SPEC, seed: int = 0) -> np.ndarray:
