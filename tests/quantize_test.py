@@ -56,13 +56,10 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     ("joined_top_k", COMPRESSORS[4][1], dict(form="gather", joined=True)),
   )
   def test_nothing_is_lost(self, compressor, options):
-    for seed in (0, 1):
-      self.check_nothing_is_lost(make(compressor, **options), seed)
-
-  def check_nothing_is_lost(self, exchange, seed):
-    start = np.tile(np.random.RandomState(seed).randn(1, 14), [M, 1])
+    exchange = make(compressor, **options)
+    start = np.tile(np.random.RandomState(0).randn(1, 14), [M, 1])
     workers = Workers(omd(), exchange, start)
-    game = tanh_game(seed, size=14)
+    game = tanh_game(0, size=14)
     moved = start[0]
     for _ in range(12):
       moved = moved - workers.play(game, 1).mean(0)
@@ -73,16 +70,15 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     if not isinstance(exchange.compressor, compress.Identity):
       self.assertGreater(np.abs(mean_debt(workers)).max(), 1e-4)
 
-  @parameterized.product(compressor=[c for _, c in COMPRESSORS], seed=(0, 1))
-  def test_alone_the_half_steps_are_those_of_optimism(self, compressor, seed):
-    half = self.play_alone(compressor, seed)
-    z = self.by_hand(seed)
-    self.assertAllClose(half, z, rtol=0, atol=1e-10)
+  @parameterized.named_parameters(*COMPRESSORS)
+  def test_alone_the_half_steps_are_those_of_optimism(self, compressor):
+    half = self.play_alone(compressor, 0)
+    self.assertAllClose(half, self.by_hand(0), rtol=0, atol=1e-10)
 
   @parameterized.product(
-    compressor=(compress.TopK(0.1), compress.ScaledSign()), seed=(0, 1, 2)
+    compressor=(compress.TopK(0.1), compress.ScaledSign()), seed=(0, 1)
   )
-  def test_without_the_debt_in_the_half_step_they_are_not(
+  def test_without_the_residual_in_the_half_step_they_are_not(
     self, compressor, seed
   ):
     half = self.play_alone(compressor, seed, half_step_residual=False)
@@ -261,13 +257,15 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters((2, "gather"), (8, "gather"), (9, "two_phase"))
   def test_the_form_is_chosen_by_what_it_costs(self, num, form):
-    exchange = quantize.Quantized(compress.Stochastic(8, 256))
-    exchange._shapes = [[100_000], [64]]
-    exchange._m = num
-    self.assertEqual(exchange.form, form)
-    self.assertIn(form, exchange.summary())
-    exchange.compressor = compress.TopK(0.01)
-    self.assertEqual(exchange.form, "gather")
+    for compressor, expected in (
+      (compress.Stochastic(8, 256), form),
+      (compress.TopK(0.01), "gather"),
+    ):
+      exchange = quantize.Quantized(compressor)
+      with tf.Graph().as_default(), tpu_function.tpu_shard_context(num):
+        exchange.init([tf.Variable(tf.zeros([n])) for n in (100_000, 64)])
+        self.assertEqual(exchange.form, expected)
+        self.assertIn(expected, exchange.summary())
 
   def test_draws_differ_by_worker_update_and_tensor(self):
     exchange = make(compress.Stochastic(4, 8))
