@@ -8,10 +8,15 @@ PYTHON ?= $(shell for p in python3.11 python3.10 python3.9 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
 
-# Two processes, each with whole files: much of a test is waiting.
-PARALLEL := -n 2 --dist loadfile
+# Two processes, each with whole files: tests of a class share what they trained.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# One path through every room, for the edit loop.
+QUICK := $(addprefix tests/,architecture_test.py input_fn_test.py layers_test.py \
+	losses_test.py turns_test.py exchange_test.py loop_test.py \
+	checkpoints_test.py metrics_test.py \
+	step_test.py::StepTest run_test.py::QuickTest)
 
-.PHONY: train smoke test test-tpu cifar10 soak lint lock clean
+.PHONY: train smoke quick test test-tpu cifar10 soak lint lock clean
 .DEFAULT_GOAL := train
 
 train: $(VENV)/installed
@@ -20,8 +25,12 @@ train: $(VENV)/installed
 smoke:
 	@$(MAKE) --no-print-directory train GIN=gin/runs/smoke.gin
 
+quick: lint
+	@$(PY) -m pytest -q -m "not soak" $(PARALLEL) $(QUICK)
+
+# ONLY=tests/step_test.py, or a test in it, runs that alone.
 test: lint
-	@$(PY) -m pytest -q -m "not soak" $(PARALLEL) tests
+	@$(PY) -m pytest -q -m "not soak" $(if $(ONLY),$(ONLY),$(PARALLEL) tests)
 
 # CIFAR-10 and MobileNetV2, for trials; both are fetched, never committed.
 cifar10: $(VENV)/installed data/cifar10.npz

@@ -165,6 +165,31 @@ def tearDownModule():
   whole.cache_clear()
 
 
+class QuickTest(tf.test.TestCase):
+  """From images to a report in a few seconds; `make quick` runs it."""
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def test_a_run_trains_saves_and_measures(self):
+    folder = os.path.join(self.get_temp_dir(), "quick")
+    with contextlib.redirect_stdout(io.StringIO()) as words:
+      made = run(
+        ONE("/cpu:0"),
+        folder,
+        8,
+        *LINEAR,
+        "Experiment.extractor = @features.FashionClassifier",
+        "Run.num_metric_samples = 100",
+        "Run.num_metric_reference = 200",
+      )
+    self.assertEqual(made.done, 8)
+    self.assertRegex(words.getvalue(), r"frechet\w* +\d+\.\d+")
+    self.assertEndsWith(latest(folder), "model.ckpt-8")
+    self.assertTrue(os.path.exists(f"{folder}/report.html"))
+
+
 class MeasureTest(tf.test.TestCase):
   def tearDown(self):
     gin.clear_config()

@@ -52,8 +52,8 @@ class StrategiesTest(tf.test.TestCase):
     strategy = testing.strategy()
     dataset = strategy.distribute_datasets_from_function(dataset_fn)
     iterator = strategies.iterate(dataset)
-    draw = tf.function(lambda: next(iterator))
-    draw()
+    draw = tf.function(lambda given: next(given))
+    draw(iterator)
     # Each time that TensorFlow tunes, it sleeps twice as long afterwards.
     time.sleep(1.5)
     started = time.monotonic()
