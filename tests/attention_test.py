@@ -21,7 +21,7 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     layer = attention.SelfAttention(16, INIT, spectral)
     layer.gamma.assign(0.8)
     x = random(2, 4, 6, 16)
-    turn = tf.function(lambda x: layer(x, None, Mode.TURN))
+    turn = tf.function(lambda x: layer(x, None, Mode.TURN), autograph=False)
     for _ in range(200 if spectral else 1):  # The norms come to their end.
       turn(tf.cast(x, tf.float32))
     expected = reference.attention(x, layer)
@@ -51,7 +51,9 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
 
     for layer in (whole, parts):
       layer.gamma.assign(0.7)
-    ours = tf.function(lambda: run(parts), jit_compile=compiled)()
+    ours = tf.function(
+      lambda: run(parts), jit_compile=compiled, autograph=False
+    )()
     for one, other in zip(ours, run(whole)):
       self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
       self.assertGreater(np.abs(other).max(), 1e-3)

@@ -1,10 +1,12 @@
 """Every config can be read, says what it is, and builds its run."""
 
 import pathlib
+import re
 from unittest import mock
 
 import gin
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -15,12 +17,14 @@ from paragan_tf.run import Run
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = sorted((ROOT / "gin" / "runs").glob("*.gin"))
 PARTS = sorted(set((ROOT / "gin").rglob("*.gin")) - set(RUNS))
+# Those whose nets have most layers; `_imagenet128_tpu` has the same parts.
+DEEP = [path for path in RUNS if re.search("(256|512|1024)_|_deep_", path.stem)]
 NETS = ("Generator", "Discriminator")
 
 
 def named(paths):
   """Returns one test case a file."""
-  return [(path.stem, path) for path in paths]
+  return [(path.stem, path) for path in sorted(paths)]
 
 
 class GinTest(tf.test.TestCase, parameterized.TestCase):
@@ -34,10 +38,11 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     config.load([str(path)], [])
 
   @parameterized.named_parameters(*named(RUNS))
-  def test_a_run_says_its_command_and_what_is_required(self, path):
+  def test_a_run_says_its_command_and_can_be_read(self, path):
     header = path.read_text().split("from __gin__")[0]
     for word in ("#   ", "Required:", "Often changed:"):
       self.assertIn(word, header)
+    config.load([str(path)], self.bindings(path))
 
   def bindings(self, path):
     """Returns what a run needs that is not in the package, or not here.
@@ -67,8 +72,16 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
       given.append("Experiment.batch_size = 2")
     return given
 
-  @parameterized.named_parameters(*named(RUNS))
+  @parameterized.named_parameters(*named(set(RUNS) - set(DEEP)))
   def test_a_run_builds(self, path):
+    self.check_run(path)
+
+  @parameterized.named_parameters(*named(DEEP))
+  @pytest.mark.soak
+  def test_so_does_a_run_of_many_layers(self, path):
+    self.check_run(path)
+
+  def check_run(self, path):
     config.load([str(path)], self.bindings(path))
     # First values take most of the time, and nobody looks at them.
     for name in ("glorot_init", "normal_init", "orthogonal_init"):

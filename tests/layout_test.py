@@ -4,12 +4,14 @@ So do whole nets, whatever the layout is.
 """
 
 import collections
+import contextlib
 import functools
 
 import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from tensorflow.python.framework import op_callbacks
 
 from paragan_tf import config, experiment
 from paragan_tf.game import losses, turns
@@ -178,7 +180,11 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
         tf.TensorSpec([None, 8, 8, 4], w.dtype),
         tf.TensorSpec(w.shape, w.dtype),
       ]
-      traced = tf.function(lambda x, w: conv(x, w), spec)  # noqa: B023
+      traced = tf.function(  # Of this turn only.
+        lambda x, w: conv(x, w),  # noqa: B023
+        spec,
+        autograph=False,
+      )
       x = random(5, 8, 8, 4)
       self.assertAllClose(traced(x, w), layout.conv(x, w))
 
@@ -188,7 +194,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     for resize, size in (("up", 16), ("down", 4)):
       dy = random(2, size, size, 5)
 
-      @tf.function
+      @tf.function(autograph=False)
       def back(x, w, dy, resize=resize):
         conv = layout.parts(Layout("tpu_v3"), w.shape, resize)[2]
         with tf.GradientTape() as tape:
@@ -251,6 +257,22 @@ def settle(module):
     module.u.assign(np.linalg.svd(matrix)[2][:1])
 
 
+@contextlib.contextmanager
+def executed():
+  """Lists the operations that are done eagerly: kind, inputs and results."""
+  found = []
+
+  def note(kind, inputs, attrs, outputs, op_name=None, graph=None):
+    del attrs, op_name, graph
+    found.append((tf.compat.as_str(kind), inputs, outputs))
+
+  op_callbacks.add_op_callback(note)
+  try:
+    yield found
+  finally:
+    op_callbacks.remove_op_callback(note)
+
+
 def moves():
   """Returns both moves with all that they leave, and operations by kind."""
   g, d = nets()
@@ -260,26 +282,15 @@ def moves():
     tf.constant([0, 3, 1]),
     tf.constant(draw.randn(3, 20), tf.float32),
   )
-
-  @tf.function(autograph=False)
-  def both():
+  # Eagerly: to trace it takes several times as long.
+  with executed() as ops:
     fakes = turns.draw(g, batch, Mode.TURN)
     one = turns.g_move(fakes, d, batch, losses.wasserstein)
     other = turns.d_move(fakes, d, batch, losses.wasserstein)
-    scores = [other.scores.real, other.scores.fake]
-    return [
-      fakes.images,
-      one.loss,
-      *one.grads,
-      other.loss,
-      *other.grads,
-    ], scores
-
-  traced = both.get_concrete_function()
-  results = tf.nest.flatten(traced())
+  results = [fakes.images, one.loss, *one.grads, other.loss, *other.grads]
   state = [v for net in (g, d) for v in net.variables if not v.trainable]
-  kinds = collections.Counter(op.type for op in needed(traced.graph))
-  return [np.array(x) for x in [*results, *state]], kinds
+  found = [np.array(x) for x in [*results, *other.scores, *state]]
+  return found, collections.Counter(kind for kind, _, _ in ops)
 
 
 @functools.lru_cache(None)

@@ -4,6 +4,7 @@ import collections
 import functools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -20,7 +21,7 @@ from paragan_tf.nets import (
   wgan_gp,
 )
 from paragan_tf.types import ImageSpec, Mode
-from tests import testing
+from tests import abstract, testing
 
 Z_DIM = 20  # As many parts as BigGAN has layers at 32 px and at 64.
 BATCH = 6
@@ -31,12 +32,7 @@ Pair = collections.namedtuple("Pair", "g d batch")
 
 GREY32 = ImageSpec(resolution=32, channels=1, num_classes=3)
 GREY64 = ImageSpec(resolution=64, channels=1, num_classes=0)
-SPECS = (
-  ("grey_32_conditional", GREY32),
-  ("grey_64", GREY64),
-  ("color_32", ImageSpec(32, 3, 0)),
-  ("color_64_conditional", ImageSpec(64, 3, 3)),
-)
+COLOR64 = GREY64._replace(channels=3)
 
 
 def linear_pair(spec, seed):
@@ -110,53 +106,43 @@ def contragan_pair(spec, seed):
   return biggan_pair(spec, seed, contragan)
 
 
-PAIRS = (
-  ("linear", linear_pair),
-  ("dcgan", dcgan_pair),
-  ("sngan", sngan_pair),
-)
-GREY64_CONDITIONAL = ImageSpec(64, 1, 3)
+# One case a backbone, and one for each option of it; `plans_test` has shapes
+# at other resolutions. What depends on classes or channels is shared.
 CASES = (
-  *(
-    (f"{name}_{kind}", make_pair, spec)
-    for name, make_pair in PAIRS
-    for kind, spec in SPECS
-  ),
+  ("linear", linear_pair, GREY32),
+  ("linear_color_64", linear_pair, COLOR64),
   ("spectral_linear", spectral_linear_pair, GREY32),
+  ("dcgan", dcgan_pair, GREY32),
+  ("dcgan_color_64", dcgan_pair, COLOR64),
   ("batch_norm_dcgan", batch_norm_dcgan_pair, GREY32),
+  ("sngan", sngan_pair, GREY32),
+  ("sngan_color_64", sngan_pair, COLOR64),
   ("self_modulated_sngan", self_modulated_sngan_pair, GREY32),
   ("sagan", sagan_pair, GREY32),
-  ("sagan_64", sagan_pair, GREY64_CONDITIONAL),
   ("wgan_gp", wgan_gp_pair, GREY32),
-  ("wgan_gp_64", wgan_gp_pair, GREY64_CONDITIONAL),
   ("layer_norm_wgan_gp", layer_norm_wgan_gp_pair, GREY32),
-  ("biggan", biggan_pair, GREY32),
   ("biggan_64", biggan_pair, GREY64),
   ("remat_biggan", remat_biggan_pair, GREY32),
   ("biggan_deep", biggan_deep_pair, GREY32),
-  ("biggan_deep_64", biggan_deep_pair, GREY64_CONDITIONAL),
   ("contragan", contragan_pair, GREY32),
-  ("contragan_64", contragan_pair, GREY64_CONDITIONAL),
 )
 # Without its own loss, ContraGAN's embeddings learn nothing.
-LEARNING = tuple(
-  case
-  for case in CASES
-  if case[1] is not contragan_pair and case[2] != GREY64_CONDITIONAL
-)
-CONDITIONAL = tuple(
-  case
-  for case in CASES
-  if case[2].num_classes and case[2] != GREY64_CONDITIONAL
-)
-GREY = tuple(case for case in CASES if case[2] in (GREY32, GREY64))
+LEARNING = tuple(case for case in CASES if case[1] is not contragan_pair)
 SMALL = tuple(case for case in CASES if case[2] == GREY32)
-# A compiler takes long; what it finds in the others is in these.
-COMPILED = tuple(
+# The others have their G, and their way to hand the seed on, from these.
+OWN = tuple(
   case
   for case in SMALL
-  if case[1] in (linear_pair, dcgan_pair, sngan_pair, remat_biggan_pair)
+  if case[1]
+  not in (
+    spectral_linear_pair,
+    batch_norm_dcgan_pair,
+    layer_norm_wgan_gp_pair,
+    contragan_pair,
+  )
 )
+# One for each way to draw first values.
+DRAWN = (linear_pair, sngan_pair, remat_biggan_pair)
 
 
 def make(make_pair, spec, seed=1) -> Pair:
@@ -164,13 +150,24 @@ def make(make_pair, spec, seed=1) -> Pair:
 
 
 @functools.cache
-def shared(make_pair, spec) -> Pair:
-  """Returns a pair for tests that change no weight: building one takes long.
+def first(make_pair, spec, seed):
+  """Returns a pair, which may be changed, and the first values of its nets."""
+  pair = make(make_pair, spec, seed)
+  return pair, [testing.values(net.variables) for net in (pair.g, pair.d)]
 
-  Weights are moved from their first values, for conditional norms start the
-  same for all classes, and attention starts without effect.
+
+@functools.cache
+def shared(make_pair, spec) -> Pair:
+  """Returns a pair for tests that change nothing: building one takes long."""
+  return shaken(first(make_pair, spec, seed=1)[0])
+
+
+def shaken(pair) -> Pair:
+  """Moves weights from their first values.
+
+  Conditional norms start the same for all classes, and attention starts without
+  effect.
   """
-  pair = make(make_pair, spec)
   random = np.random.RandomState(0)
   for net in (pair.g, pair.d):
     for variable in net.trainable_variables:
@@ -178,6 +175,36 @@ def shared(make_pair, spec) -> Pair:
     if getattr(net, "attention", None) is not None:
       net.attention.gamma.assign(2.0)
   return pair
+
+
+@functools.cache
+def held(make_pair, spec):
+  """Returns the variables of a shared pair, and their values."""
+  g, d, _ = shared(make_pair, spec)
+  variables = [*g.variables, *d.variables]
+  return variables, testing.values(variables)
+
+
+def restore(make_pair, spec):
+  """Gives the variables of a shared pair those values back."""
+  for variable, value in zip(*held(make_pair, spec)):
+    if not variable.trainable:
+      variable.assign(value)
+
+
+Called = collections.namedtuple("Called", "images verdict after")
+
+
+@functools.cache
+def called(make_pair, spec, mode) -> Called:
+  """Returns what a shared pair makes, and the values that it leaves."""
+  g, d, batch = shared(make_pair, spec)
+  variables, _ = held(make_pair, spec)
+  images = g(batch.z, batch.labels, mode)
+  verdict = d.judge(batch.images, batch.labels, mode)
+  after = testing.values(variables)
+  restore(make_pair, spec)
+  return Called(images, verdict, after)
 
 
 def names(net):
@@ -238,22 +265,25 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(g.z_dim, Z_DIM)
     shape = [BATCH, spec.resolution, spec.resolution, spec.channels]
     for mode in Mode:
-      images = g(batch.z, batch.labels, mode)
+      images, verdict = called(make_pair, spec, mode)[:2]
       self.assertEqual(images.shape, shape)
       self.assertEqual(images.dtype, tf.float32)
       self.assertAllInRange(images, -1.0, 1.0)
       self.assertGreater(np.std(images), 1e-6)
-      for judged in (images, batch.images):
-        logits = d(judged, batch.labels, mode)
-        self.assertEqual(logits.shape, [BATCH])
-        self.assertTrue(np.all(np.isfinite(logits)))
-        self.assertLen(np.unique(logits), BATCH)
+      self.check_logits(verdict.logits)
+    self.check_logits(d(images, batch.labels, Mode.WATCH))
 
-  @parameterized.named_parameters(*SMALL)
+  def check_logits(self, logits):
+    self.assertEqual(logits.shape, [BATCH])
+    self.assertTrue(np.all(np.isfinite(logits)))
+    self.assertLen(np.unique(logits), BATCH)
+
+  @parameterized.named_parameters(*OWN)
   def test_range_holds_for_large_weights(self, make_pair, spec):
-    g, _, batch = make(make_pair, spec)
-    for variable in g.trainable_variables:
-      variable.assign(10 * variable + 1)
+    (g, _, batch), values = first(make_pair, spec, seed=2)
+    for variable, value in zip(g.variables, values[0]):
+      if variable.trainable:
+        variable.assign(10 * value + 1)
     images = g(batch.z, batch.labels, Mode.WATCH)
     self.assertAllInRange(images, -1.0, 1.0)
     self.assertGreater(np.abs(images).max(), 0.9)
@@ -261,9 +291,14 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*LEARNING)
   def test_every_weight_learns_from_its_own_loss(self, make_pair, spec):
     g, d, batch = shared(make_pair, spec)
-    for net, move in ((g, turns.g_move), (d, turns.d_move)):
-      fakes = turns.draw(g, batch, Mode.TURN)
-      grads = move(fakes, d, batch, losses.non_saturating).grads
+    held(make_pair, spec)  # As they are now.
+    fakes = turns.draw(g, batch, Mode.TURN)
+    found = [
+      move(fakes, d, batch, losses.non_saturating).grads
+      for move in (turns.g_move, turns.d_move)
+    ]
+    restore(make_pair, spec)
+    for net, grads in zip((g, d), found):
       self.assertLen(grads, len(net.trainable_variables))
       largest = max(np.abs(grad).max() for grad in grads)
       self.assertTrue(np.isfinite(largest))
@@ -277,18 +312,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
           least = 1e-6 if "/attention/" in variable.name else 1e-4
           self.assertGreater(size, least, variable.name)
 
-  def test_contragan_learns_from_embeddings(self):
-    _, d, batch = shared(contragan_pair, GREY32)
-    with tf.GradientTape() as tape:
-      verdict = d.judge(batch.images, batch.labels, Mode.TURN)
-      likeness = tf.reduce_sum(verdict.embedding * verdict.proxy, 1)
-      loss = tf.reduce_sum(likeness**2) + tf.reduce_sum(verdict.logits)
-    for weight, grad in zip(
-      d.trainable_variables, tape.gradient(loss, d.trainable_variables)
-    ):
-      self.assertGreater(np.abs(grad).max(), 1e-7, weight.name)
-
-  @parameterized.named_parameters(*GREY)
+  @parameterized.named_parameters(*CASES)
   def test_silent_biases_are_there(self, make_pair, spec):
     g, d, _ = shared(make_pair, spec)
     self.assertContainsSubset(silent(make_pair, spec), names(g) + names(d))
@@ -301,109 +325,177 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
       for name in names(net):
         self.assertStartsWith(name, player)
 
-  @parameterized.named_parameters(*GREY)
+  @parameterized.named_parameters(*CASES)
   def test_watching_repeats_and_changes_nothing(self, make_pair, spec):
-    g, d, batch = shared(make_pair, spec)
-    before = testing.values([*g.variables, *d.variables])
+    g, _, batch = shared(make_pair, spec)
+    variables, before = held(make_pair, spec)
     for mode in (Mode.WATCH, Mode.EVAL):
-      images = g(batch.z, batch.labels, mode)
+      images, _, after = called(make_pair, spec, mode)
+      for variable, one, other in zip(variables, before, after):
+        self.assertTrue(np.array_equal(one, other), variable.name)
       self.assertAllEqual(g(batch.z, batch.labels, mode), images)
-      logits = d(images, batch.labels, mode)
-      self.assertAllEqual(d(images, batch.labels, mode), logits)
-    after = testing.values([*g.variables, *d.variables])
-    for one, other in zip(before, after):
-      self.assertAllEqual(one, other)
 
-  @parameterized.named_parameters(*GREY)
+  @parameterized.named_parameters(*CASES)
   def test_a_turn_moves_all_state_and_no_weight(self, make_pair, spec):
-    g, d, batch = shared(make_pair, spec)
-    for net, x in ((g, batch.z), (d, batch.images)):
-      before = testing.values(net.variables)
-      net(x, batch.labels, Mode.TURN)
-      for variable, old in zip(net.variables, before):
-        if not variable.trainable and variable.shape.num_elements() == 1:
-          # A vector of one entry has length one before and after.
-          self.assertAllClose(tf.abs(variable), tf.abs(old))
-          continue
-        still = np.array_equal(variable, old)
-        self.assertEqual(still, variable.trainable, variable.name)
+    after = called(make_pair, spec, Mode.TURN).after
+    for variable, old, new in zip(*held(make_pair, spec), after):
+      if not variable.trainable and variable.shape.num_elements() == 1:
+        # A vector of one entry has length one before and after.
+        self.assertAllClose(np.abs(new), np.abs(old))
+        continue
+      still = np.array_equal(new, old)
+      self.assertEqual(still, variable.trainable, variable.name)
 
-  @parameterized.named_parameters(*CONDITIONAL)
-  def test_labels_matter_to_both(self, make_pair, spec):
+  @parameterized.named_parameters(*SMALL)
+  def test_labels_matter_to_both_and_may_be_shares(self, make_pair, spec):
     g, d, batch = shared(make_pair, spec)
+    images, verdict = called(make_pair, spec, Mode.EVAL)[:2]
     others = (batch.labels + 1) % spec.num_classes
-    ours, theirs = (g(batch.z, y, Mode.EVAL) for y in (batch.labels, others))
-    difference = np.abs(ours - theirs).max((1, 2, 3))
-    self.assertAllGreater(difference, 1e-4)
-    ours, theirs = (
-      said(d.judge(batch.images, y, Mode.EVAL)) for y in (batch.labels, others)
-    )
-    self.assertAllGreater(np.abs(ours - theirs).max(1), 1e-4)
-
-  @parameterized.named_parameters(*CONDITIONAL)
-  def test_labels_may_be_shares_of_classes(self, make_pair, spec):
-    g, d, batch = shared(make_pair, spec)
-    others = (batch.labels + 1) % spec.num_classes
+    their_images = g(batch.z, others, Mode.EVAL)
+    self.check_apart(images, their_images)
+    theirs = said(d.judge(batch.images, others, Mode.EVAL))
+    self.assertAllGreater(np.abs(said(verdict) - theirs).max(1), 1e-4)
     one, other = (
       tf.one_hot(y, spec.num_classes) for y in (batch.labels, others)
     )
-    for net, x in ((g, batch.z), (d.judge, batch.images)):
-      ids = tf.nest.flatten(net(x, batch.labels, Mode.EVAL))
-      shares = tf.nest.flatten(net(x, one, Mode.EVAL))
-      for a, b in zip(ids, shares):
-        if a is not None:
-          self.assertAllClose(a, b, 1e-5, 1e-5)
+    shares = said(d.judge(batch.images, one, Mode.EVAL))
+    self.assertAllClose(shares, said(verdict), 1e-5, 1e-5)
+    self.assertAllClose(g(batch.z, one, Mode.EVAL), images, 1e-5, 1e-5)
     between = g(batch.z, 0.5 * (one + other), Mode.EVAL)
-    for shares in (one, other):
-      distance = np.abs(between - g(batch.z, shares, Mode.EVAL)).max((1, 2, 3))
-      self.assertAllGreater(distance, 1e-4)
+    self.check_apart(between, images)
+    self.check_apart(between, their_images)
 
-  @parameterized.named_parameters(*GREY)
+  def check_apart(self, images, others):
+    difference = np.abs(images - others).max((1, 2, 3))
+    self.assertAllGreater(difference, 1e-4)
+
+  @parameterized.named_parameters(*CASES)
   def test_a_call_is_the_logits_of_the_verdict(self, make_pair, spec):
     _, d, batch = shared(make_pair, spec)
-    verdict = d.judge(batch.images, batch.labels, Mode.WATCH)
+    verdict = called(make_pair, spec, Mode.WATCH).verdict
     logits = d(batch.images, batch.labels, Mode.WATCH)
     self.assertAllEqual(verdict.logits, logits)
     self.assertEqual(verdict.features.shape[0], BATCH)
     self.assertEqual(verdict.features.shape.rank, 2)
 
-  @parameterized.named_parameters(*GREY)
+  @parameterized.named_parameters(*CASES)
   def test_evaluation_judges_each_sample_alone(self, make_pair, spec):
     g, d, batch = shared(make_pair, spec)
+    images, verdict = called(make_pair, spec, Mode.EVAL)[:2]
     half = BATCH // 2
     labels = None if batch.labels is None else batch.labels[:half]
-    for net, x in ((g, batch.z), (d, batch.images)):
-      whole = net(x, batch.labels, Mode.EVAL)
+    for net, x, whole in (
+      (g, batch.z, images),
+      (d, batch.images, verdict.logits),
+    ):
       part = net(x[:half], labels, Mode.EVAL)
       self.assertAllClose(part, whole[:half], rtol=1e-3, atol=1e-3)
 
-  @parameterized.named_parameters(*SMALL)
+  @parameterized.named_parameters(*OWN)
   def test_weights_depend_on_the_seed_only(self, make_pair, spec):
-    tf.random.set_seed(1)
-    first = make(make_pair, spec)
     tf.random.set_seed(2)
-    same, other = make(make_pair, spec), make(make_pair, spec, seed=2)
+    pair, ours = first(make_pair, spec, seed=1)
+    _, theirs = first(make_pair, spec, seed=2)
     for i in range(2):
-      for a, b, c in zip(*(pair[i].variables for pair in (first, same, other))):
-        self.assertAllEqual(a, b)
-        if a.name.endswith("/w:0"):
-          self.assertFalse(np.any(np.equal(a, c)), a.name)
+      for variable, a, b in zip(pair[i].variables, ours[i], theirs[i]):
+        if variable.name.endswith("/w:0"):
+          self.assertFalse(np.any(np.equal(a, b)), variable.name)
+    if make_pair in DRAWN:
+      same = make(make_pair, spec)
+      for i in range(2):
+        for a, b in zip(ours[i], same[i].variables):
+          self.assertTrue(np.array_equal(a, b), b.name)
 
-  @parameterized.named_parameters(*COMPILED)
-  def test_compiled_is_the_same(self, make_pair, spec):
-    g, d, batch = make(make_pair, spec)
-    twin = make(make_pair, spec)
+
+class ContraganTest(tf.test.TestCase):
+  """By the likeness of an image's embedding e to its label's proxy p."""
+
+  def gradients(self):
+    """Returns those of the squared likeness, and those of the logits."""
+    _, d, batch = shared(contragan_pair, GREY32)
+    with tf.GradientTape(persistent=True) as tape:
+      verdict = d.judge(batch.images, batch.labels, Mode.WATCH)
+      likeness = tf.reduce_sum(verdict.embedding * verdict.proxy, 1)
+      squares, logits = tf.reduce_sum(likeness**2), verdict.logits
+    found = []
+    for loss in (squares, logits):
+      grads = tape.gradient(loss, d.trainable_variables)
+      found.append({v.name: g for v, g in zip(d.trainable_variables, grads)})
+    return verdict, *found
+
+  def test_embeddings_have_the_gradients_of_the_formula(self):
+    _, d, batch = shared(contragan_pair, GREY32)
+    verdict, found, _ = self.gradients()
+    e, p = verdict.embedding.numpy(), verdict.proxy.numpy()
+    likeness = np.sum(e * p, 1, keepdims=True)
+    # e = a / |a|: the part of p along e changes nothing. So it is with
+    # p = w / |w|, where the spectral norm falls out.
+    a = d.head.place(verdict.features, Mode.WATCH).numpy()
+    to_a = 2 * likeness * (p - likeness * e)
+    to_a /= np.linalg.norm(a, axis=1, keepdims=True)
+    table = d.head.embedding.weight.w
+    to_p = 2 * likeness * (e - likeness * p)
+    to_table = np.eye(GREY32.num_classes)[batch.labels].T @ to_p
+    to_table /= np.linalg.norm(table, axis=1, keepdims=True)
+    for weight, by_hand in (
+      (d.head.place.bias, to_a.sum(0)),
+      (table, to_table),
+    ):
+      largest = np.abs(by_hand).max()
+      self.assertGreater(largest, 1e-3)
+      self.assertAllClose(
+        found[weight.name] / largest, by_hand / largest, 1e-3, 1e-3
+      )
+
+  def test_every_weight_learns_from_likeness_or_logits(self):
+    _, d, _ = shared(contragan_pair, GREY32)
+    _, by_likeness, by_logits = self.gradients()
+    head = d.head
+    for found, idle in (
+      (by_likeness, head.linear),
+      (by_logits, head.place),
+      (by_logits, head.embedding),
+    ):
+      for weight in idle.trainable_variables:
+        self.assertIsNone(found.pop(weight.name), weight.name)
+    for found in (by_likeness, by_logits):
+      largest = max(np.abs(grad).max() for grad in found.values())
+      for name, grad in found.items():
+        least = 1e-6 if "/attention/" in name else 1e-4
+        self.assertGreater(np.abs(grad).max() / largest, least, name)
+
+
+class CompiledTest(tf.test.TestCase, parameterized.TestCase):
+  def check(self, make_pair):
+    g, d, batch = make(make_pair, GREY32)
+    twin = make(make_pair, GREY32)
 
     def play(g, d):
       images = g(batch.z, batch.labels, Mode.TURN)
       return images, d(images, batch.labels, Mode.TURN)
 
-    compiled = tf.function(lambda: play(g, d), jit_compile=True)
+    compiled = tf.function(
+      lambda: play(g, d), jit_compile=True, autograph=False
+    )
     self.assertAllClose(compiled(), play(twin.g, twin.d), 1e-4, 1e-4)
     ours = [*g.variables, *d.variables]
     theirs = [*twin.g.variables, *twin.d.variables]
     for one, other in zip(ours, theirs):
       self.assertAllClose(one, other, 1e-4, 1e-4)
+
+  # A compiler takes long; what it finds in the others is in these.
+  @parameterized.named_parameters(
+    ("linear", linear_pair), ("sngan", sngan_pair)
+  )
+  def test_compiled_is_the_same(self, make_pair):
+    self.check(make_pair)
+
+  @parameterized.named_parameters(
+    ("dcgan", dcgan_pair), ("remat_biggan", remat_biggan_pair)
+  )
+  @pytest.mark.soak
+  def test_so_are_larger_nets(self, make_pair):
+    self.check(make_pair)
 
 
 class ResolutionTest(tf.test.TestCase, parameterized.TestCase):
@@ -430,7 +522,8 @@ class ResolutionTest(tf.test.TestCase, parameterized.TestCase):
     ("dcgan_128", dcgan_pair, 128, [64, 32, 16, 8, 4], [4, 8, 16, 32, 64]),
   )
   def test_widths_double_towards_the_middle(self, make_pair, size, g_in, d_out):
-    g, d = make_pair(ImageSpec(size, 1, 0), 0)
+    with abstract.sizes():
+      g, d = make_pair(ImageSpec(size, 1, 0), 0)
     self.assertEqual([m.weight.w.shape[3] for m in g.deconvs], g_in)
     self.assertEqual([m.weight.w.shape[3] for m in d.convs], d_out)
 
@@ -442,7 +535,8 @@ class ResolutionTest(tf.test.TestCase, parameterized.TestCase):
   def test_sngan_has_the_blocks_of_the_paper(
     self, size, g_out, d_out, num_down
   ):
-    g, d = sngan_pair(ImageSpec(size, 1, 0), 0)
+    with abstract.sizes():
+      g, d = sngan_pair(ImageSpec(size, 1, 0), 0)
     self.assertEqual([b.conv2.weight.w.shape[3] for b in g.blocks], g_out)
     self.assertEqual([b.conv2.weight.w.shape[3] for b in d.blocks], d_out)
     downs = [True] * num_down + [False] * (len(d_out) - num_down)

@@ -6,6 +6,7 @@ import os
 
 import gin
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -13,7 +14,7 @@ from paragan_tf.engine import strategies
 from paragan_tf.game import layerwise, lookahead, optimistic, optimizers
 from tests import testing
 
-NUM_STEPS = 20
+NUM_STEPS = 12
 NAMES = ("d/block1/w", "d/block1/b")
 SHAPES = ((3, 4), (4,))
 
@@ -171,6 +172,9 @@ OPTIMIZERS = (
   ("lookahead", make_lookahead, lookahead_twin, (0.1, 4, 0.3, 0.9)),
 )
 
+# Those with slots, with norms of whole weights, and with `tf.cond`.
+BRANCHES = ("adam", "lamb", "lookahead")
+
 BAD_VALUES = (
   ("negative_rate", optimizers.SGD, "learning_rate", -1),
   ("zero_rate", optimizers.Adam, "learning_rate", 0.0),
@@ -304,30 +308,37 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     through = train(*start(make, args), grads)
     path = os.path.join(self.get_temp_dir(), "checkpoint")
     optimizer, weights = start(make, args)
-    train(optimizer, weights, grads[:10])
+    train(optimizer, weights, grads[:6])
     path = tf.train.Checkpoint(o=optimizer, w=weights).write(path)
     optimizer, weights = start(make, args)
     state = tf.train.Checkpoint(o=optimizer, w=weights).read(path)
     state.assert_consumed()
-    continued = train(optimizer, weights, grads[10:])
-    self.assertAllClose(continued, through[10:], rtol=0, atol=0)
+    continued = train(optimizer, weights, grads[6:])
+    self.assertAllClose(continued, through[6:], rtol=0, atol=0)
 
   @parameterized.named_parameters(*OPTIMIZERS)
-  def test_traced_and_compiled_equal_eager(self, make, twin, args):
-    grads = make_grads(9)
-    eager = train(*start(make, args), grads)
-    for jit_compile in (None, True):
-      wrap = functools.partial(tf.function, jit_compile=jit_compile)
-      history = train(*start(make, args), grads, wrap)
-      self.assertAllClose(history, eager, rtol=1e-12, atol=1e-12)
+  def test_compiled_it_equals_its_paper(self, make, twin, args):
+    wrap = functools.partial(tf.function, jit_compile=True, autograph=False)
+    history = train(*start(make, args), make_grads(9), wrap)
+    self.assert_follows(twin, history, [args[0]] * 9, args[1:])
 
-  @parameterized.named_parameters(*OPTIMIZERS)
+  @parameterized.named_parameters(*(o for o in OPTIMIZERS if o[0] in BRANCHES))
   def test_a_replica_moves_as_if_alone(self, make, twin, args):
+    self.check_replicas(make, args)
+
+  @parameterized.named_parameters(
+    *(o for o in OPTIMIZERS if o[0] not in BRANCHES)
+  )
+  @pytest.mark.soak
+  def test_so_does_a_replica_of_any_other(self, make, twin, args):
+    self.check_replicas(make, args)
+
+  def check_replicas(self, make, args):
     strategy = testing.strategy()
     with strategies.scope(strategy):
       optimizer, weights = start(make, args)
     step = lambda g: optimizer.apply(g, weights)  # noqa: E731
-    run = tf.function(lambda g: strategy.run(step, args=(g,)))
+    run = tf.function(lambda g: strategy.run(step, args=(g,)), autograph=False)
     grads = [make_grads(5, seed) for seed in range(testing.NUM_REPLICAS)]
     for g in zip(*grads):
       run(testing.distribute(g))
@@ -340,7 +351,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_missing_gradient_names_its_weight(self, make, twin, args):
     optimizer, weights = start(make, args)
     apply = lambda g: optimizer.apply([g, None], weights)  # noqa: E731
-    for fn in (apply, tf.function(apply)):
+    for fn in (apply, tf.function(apply, autograph=False)):
       with self.assertRaisesRegex(ValueError, "None for `d/block1/b:0`"):
         fn(tf.zeros(SHAPES[0], tf.float64))
 
@@ -430,21 +441,24 @@ class BilinearTest(tf.test.TestCase, parameterized.TestCase):
     for player, w in zip(players, (x, y)):
       player.init([w])
 
-    @tf.function
     def step():
       grads = tf.matmul(a, y), -tf.matmul(a, x, transpose_a=True)
       for player, grad, w in zip(players, grads, (x, y)):
         player.apply([grad], [w])
 
+    @tf.function
+    def steps():
+      for _ in tf.range(num_steps):
+        step()
+
     def distance():
       return np.linalg.norm(np.concatenate([x.numpy(), y.numpy()]))
 
     first = distance()
-    for _ in range(num_steps):
-      step()
+    steps()
     return distance() / first
 
-  @parameterized.parameters(0, 1, 2)
+  @parameterized.parameters(0, 1)
   def test_optimism_finds_what_descent_runs_away_from(self, seed):
     hopeful = functools.partial(optimistic.OptimisticSGD, 0.2)
     self.assertLess(self.play(hopeful, seed, 2000), 1e-2)

@@ -1,5 +1,6 @@
 """Shapes and sizes of every backbone at every resolution, without memory."""
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -17,79 +18,44 @@ from paragan_tf.nets import (
 from paragan_tf.types import ImageSpec, Mode
 from tests import abstract
 
-# Trained numbers of G and D for 3 channels and 1000 classes. Those at 128 px of
-# SNGAN (81.44 M in all), SAGAN (81.47 M), BigGAN (158.42 M) and ContraGAN
-# (160.78 M) are the published ones to the last digit: attention at 64 px,
-# latents of 128, 128, 120 and 120, and 2C embeddings of 1536.
+# Trained numbers of G and D for 3 channels and 1000 classes: at 32 px, where
+# nets have plans of their own, and at 128 px. There those of SNGAN (81.44 M
+# in all), SAGAN (81.47 M), BigGAN (158.42 M) and ContraGAN (160.78 M) are the
+# published ones to the last digit: attention at 64 px, latents of 128, 128, 120
+# and 120, and 2C embeddings of 1536.
+SNGAN = {32: (1136003, 328769), 128: (41996931, 39443137)}
 NUM_WEIGHTS = {
-  sngan: {
-    32: (1136003, 328769),
-    64: (17974915, 20566721),
-    128: (41996931, 39443137),
-    256: (49027203, 44425409),
-    512: (49361219, 44503425),
-    1024: (49695235, 44581441),
-  },
-  sagan: {
-    32: (1141124, 333890),
-    64: (17995396, 20571842),
-    128: (42017412, 39448258),
-    256: (49109124, 44445890),
-    512: (49443140, 44523906),
-    1024: (49777156, 44601922),
-  },
-  biggan: {
-    32: (9542916, 10021250),
-    64: (24693444, 45511970),
-    128: (70433988, 87982370),
-    256: (82235844, 99225890),
-    512: (82468068, 99401282),
-    1024: (82700292, 99576674),
-  },
-  contragan: {
-    32: (9542916, 10169090),
-    64: (24693444, 47872802),
-    128: (70433988, 90343202),
-    256: (82235844, 101586722),
-    512: (82468068, 101762114),
-    1024: (82700292, 101937506),
-  },
-  biggan_deep: {
-    32: (7889668, 3415810),
-    64: (32935812, 20951554),
-    128: (50244484, 34590210),
-    256: (55736708, 38247426),
-    512: (56019780, 38301122),
-    1024: (56302852, 38354818),
-  },
-  wgan_gp: {
-    32: (1136003, 328769),
-    64: (17974915, 20566721),
-    128: (41996931, 39443137),
-    256: (49027203, 44425409),
-    512: (49361219, 44503425),
-    1024: (49695235, 44581441),
-  },
-  dcgan: {
-    32: (1968323, 4758977),
-    64: (5503427, 10956737),
-    128: (16767939, 27546561),
-    256: (35594179, 44324801),
-    512: (54420419, 61103041),
-    1024: (73246659, 77881281),
-  },
+  sngan: SNGAN,
+  sagan: {32: (1141124, 333890), 128: (42017412, 39448258)},
+  biggan: {32: (9542916, 10021250), 128: (70433988, 87982370)},
+  contragan: {32: (9542916, 10169090), 128: (70433988, 90343202)},
+  biggan_deep: {32: (7889668, 3415810), 128: (50244484, 34590210)},
+  wgan_gp: SNGAN,
+  dcgan: {32: (1968323, 4758977), 128: (16767939, 27546561)},
 }
-CASES = tuple(
-  (f"{nets.__name__.split('.')[-1]}_{resolution}", nets, resolution, numbers)
-  for nets, rows in NUM_WEIGHTS.items()
-  for resolution, numbers in rows.items()
-)
 MILLIONS = (
   ("sngan", sngan, 81.44),
   ("sagan", sagan, 81.47),
   ("biggan", biggan, 158.42),
   ("contragan", contragan, 160.78),
 )
+# Channels at 4, 8, 16, ... px in units of 96, by the tables of BigGAN's
+# appendix, and one step further.
+BIGGAN_UNITS = {
+  128: (16, 16, 8, 4, 2, 1),
+  256: (16, 16, 8, 8, 4, 2, 1),
+  512: (16, 16, 8, 8, 4, 2, 1, 1),
+  1024: (16, 16, 8, 8, 4, 2, 1, 1, 1),
+}
+
+
+def named(resolutions):
+  """Returns one test case a net and resolution."""
+  return [
+    (f"{nets.__name__.split('.')[-1]}_{resolution}", nets, resolution)
+    for nets in NUM_WEIGHTS
+    for resolution in resolutions
+  ]
 
 
 def conv(inputs, outputs, size=3, bias=True):
@@ -100,9 +66,25 @@ def attention(channels):
   return 2 * conv(channels, channels // 8, 1, False) + channels**2 + 1
 
 
+def biggan_by_hand(resolution):
+  """Returns the numbers of weights, layer by layer, not by our code."""
+  c = [96 * unit for unit in BIGGAN_UNITS[resolution]]
+  g = 20 * 16 * c[0] + 16 * c[0] + 1000 * 128
+  for a, b in zip(c, c[1:]):
+    g += 2 * (20 + 128) * (a + b)
+    g += conv(a, b) + conv(b, b) + conv(a, b, 1)
+  # At 64 px G's block has the channels of its end, D's those of its start.
+  g += attention(c[4]) + 2 * 96 + conv(96, 3)
+  d = attention(c[5]) + 1536 + 1 + 1000 * 1536
+  for a, b in zip([3, *c[:0:-1]], c[::-1]):
+    d += conv(a, b) + conv(b, b) + conv(a, b, 1)
+  d -= conv(c[0], c[0], 1)  # The last block keeps size and width.
+  return g, d
+
+
 class SizeTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.named_parameters(*CASES)
-  def test_every_net_has_its_shapes_and_size(self, nets, resolution, numbers):
+  def check(self, nets, resolution):
+    """Looks at shapes; returns the numbers of weights."""
     spec = ImageSpec(resolution, channels=3, num_classes=1000)
     with abstract.sizes():
       g, d = nets.Generator(spec, 0), nets.Discriminator(spec, 0)
@@ -113,25 +95,38 @@ class SizeTest(tf.test.TestCase, parameterized.TestCase):
     shape = [None, resolution, resolution, 3]
     self.assertEqual(images.shape.as_list(), shape)
     self.assertEqual(verdict.logits.shape.as_list(), [None])
-    found = abstract.num_weights(g), abstract.num_weights(d)
-    self.assertEqual(found, numbers)
+    return abstract.num_weights(g), abstract.num_weights(d)
+
+  @parameterized.named_parameters(*named([32, 128]))
+  def test_every_net_has_its_shapes_and_size(self, nets, resolution):
+    found = self.check(nets, resolution)
+    self.assertEqual(found, NUM_WEIGHTS[nets][resolution])
+
+  @parameterized.named_parameters(*named([64, 256, 512, 1024]))
+  @pytest.mark.soak
+  def test_so_it_is_at_every_resolution(self, nets, resolution):
+    found = self.check(nets, resolution)
+    if nets is biggan and resolution in BIGGAN_UNITS:
+      self.assertEqual(found, biggan_by_hand(resolution))
 
   @parameterized.named_parameters(*MILLIONS)
   def test_published_sizes_at_128_px(self, nets, millions):
     self.assertEqual(round(sum(NUM_WEIGHTS[nets][128]) / 1e6, 2), millions)
 
   def test_biggan_layer_by_layer(self):
-    # By the table of the paper's appendix, not by our code.
-    c = [96 * unit for unit in (16, 16, 8, 4, 2, 1)]
-    g = 20 * 16 * c[0] + 16 * c[0] + 1000 * 128
-    for a, b in zip(c, c[1:]):
-      g += 2 * (20 + 128) * (a + b)
-      g += conv(a, b) + conv(b, b) + conv(a, b, 1)
-    g += attention(192) + 2 * 96 + conv(96, 3)
-    d = attention(96) + 1536 + 1 + 1000 * 1536
-    for a, b in zip([3, *c[:0:-1]], c[::-1]):
-      d += conv(a, b) + conv(b, b) + (conv(a, b, 1) if a != b else 0)
-    self.assertEqual((g, d), NUM_WEIGHTS[biggan][128])
+    self.assertEqual(biggan_by_hand(128), NUM_WEIGHTS[biggan][128])
+
+  @parameterized.parameters(*plans.RESOLUTIONS)
+  def test_a_plan_leads_from_4_px_to_the_image_and_back(self, resolution):
+    widths = plans.widths(resolution, 96)
+    if resolution in BIGGAN_UNITS:
+      units = BIGGAN_UNITS[resolution]
+      self.assertEqual(widths, tuple(96 * unit for unit in units))
+    self.assertEqual(4 * 2 ** (len(widths) - 1), resolution)
+    downs = plans.downs(resolution)
+    self.assertLen(downs, len(widths))
+    end = 8 if resolution == 32 else 4
+    self.assertEqual(plans.after(resolution, downs)[-1], end)
 
   def test_the_real_thing_agrees(self):
     spec = ImageSpec(32, 3, 4)

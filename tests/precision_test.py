@@ -7,18 +7,19 @@ import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.framework import function_def_to_graph
 
 from paragan_tf import config, experiment
 from paragan_tf.engine import step
 from paragan_tf.game import losses, turns
 from paragan_tf.nets import precision
 from paragan_tf.types import Mode
-from tests import nets_test
+from tests import layout_test, nets_test
 
 # The others are made of the same layers.
-NAMES = ("dcgan_grey_32_conditional", "sagan", "remat_biggan")
-PAIRS = tuple(case for case in nets_test.SMALL if case[0] in NAMES)
+PAIRS = (
+  ("dcgan", nets_test.dcgan_pair),
+  ("remat_biggan", nets_test.remat_biggan_pair),
+)
 
 
 def low(net):
@@ -26,32 +27,20 @@ def low(net):
   return precision.in_precision(net, "bfloat16")
 
 
-def ops(graph):
-  """Yields all operations, those of functions too."""
-  definition = graph.as_graph_def()
-  yield from definition.node
-  for function in definition.library.function:
-    yield from function.node_def
+def is_low(*tensors):
+  return any(x.dtype == tf.bfloat16 for x in tensors)
 
 
-def bodies(graph):
-  """Yields a graph, and those of the functions that it calls."""
-  yield graph
-  definition = graph.as_graph_def()
-  for function in definition.library.function:
-    yield function_def_to_graph.function_def_to_graph(function)
-
-
-def exact(op):
+def exact(kind, outputs):
   """Returns what an operation is that must not be in half precision, if so."""
   products = ("MatMul", "BatchMatMulV2")
-  rank = op.outputs[0].shape.rank if op.outputs else None
-  if op.type in products and rank and op.outputs[0].shape[-2] == 1:
-    joined = "joined " if op.type == "BatchMatMulV2" else ""
+  rank = outputs[0].shape.rank if outputs else None
+  if kind in products and rank and outputs[0].shape[-2] == 1:
+    joined = "joined " if kind == "BatchMatMulV2" else ""
     return f"{joined}power iteration"
-  if op.type in ("SquaredDifference", "Softmax", "Rsqrt"):
-    return op.type
-  return "Assign" if op.type.startswith("Assign") else None
+  if kind in ("SquaredDifference", "Softmax", "Rsqrt"):
+    return kind
+  return "Assign" if kind.startswith("Assign") else None
 
 
 class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
@@ -60,36 +49,25 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     super().tearDown()
 
   @parameterized.named_parameters(*PAIRS)
-  def test_products_are_low_and_the_rest_is_not(self, make_pair, spec):
+  def test_products_are_low_and_the_rest_is_not(self, make_pair):
     # On a CPU they would be wide: of the same numbers, in float32.
     with gin.unlock_config():
       gin.bind_parameter("hardware.Layout.wide_products", False)
-    g, d, batch = nets_test.shared.__wrapped__(make_pair, spec)
-    full, traced = {}, {}
-    for name, (one, other) in (("low", (low(g), low(d))), ("full", (g, d))):
-
-      def moves(z, labels, images, one=one, other=other):
-        asked = batch._replace(z=z, labels=labels, images=images)
-        fakes = turns.draw(one, asked, Mode.WATCH)
-        return (
-          turns.g_move(fakes, other, asked, losses.hinge),
-          turns.d_move(fakes, other, asked, losses.hinge),
-        )
-
-      run = tf.function(moves, autograph=False)
-      args = (batch.z, batch.labels, batch.images)
-      traced[name] = run.get_concrete_function(*args).graph
-      full[name] = [one(batch.z, batch.labels, Mode.EVAL)]
-      full[name] += [other(batch.images, batch.labels, Mode.EVAL)]
-    bfloat16 = tf.bfloat16.as_datatype_enum
-    for node in ops(traced["low"]):
-      if "Conv2D" in node.op:
-        self.assertEqual(node.attr["T"].type, bfloat16, node.name)
-      if node.op in ("Softmax", "Rsqrt", "Sqrt"):
-        self.assertNotEqual(node.attr["T"].type, bfloat16, node.name)
-    kinds = {node.op for node in ops(traced["full"])}
-    self.assertIn("Conv2D", kinds)
-    for a, b in zip(full["low"], full["full"]):
+    g, d, batch = nets_test.shaken(nets_test.make(make_pair, nets_test.GREY32))
+    with layout_test.executed() as ops:
+      fakes = turns.draw(low(g), batch, Mode.WATCH)
+      turns.g_move(fakes, low(d), batch, losses.hinge)
+      turns.d_move(fakes, low(d), batch, losses.hinge)
+    kinds = set()
+    for kind, inputs, outputs in ops:
+      kinds.add(kind)
+      if "Conv2D" in kind:
+        self.assertEqual(outputs[0].dtype, tf.bfloat16, kind)
+      if kind in ("Softmax", "Rsqrt", "Sqrt"):
+        self.assertFalse(is_low(*inputs), kind)
+    self.assertContainsSubset({"Conv2D", "Conv2DBackpropFilter"}, kinds)
+    for net, x in ((g, batch.z), (d, batch.images)):
+      a, b = (one(x, batch.labels, Mode.EVAL) for one in (low(net), net))
       self.assertEqual(a.dtype, tf.float32)
       # bfloat16 has 8 bits; what is found is their sum over the layers.
       error = np.linalg.norm(a - b) / np.linalg.norm(b)
@@ -98,7 +76,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
 
   @contextlib.contextmanager
   def moves(self):
-    """Gives the moves that are traced."""
+    """Gives the moves that are made."""
     seen = []
 
     def watched(move):
@@ -140,18 +118,16 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     made = experiment.Experiment(tf.distribute.get_strategy())
     for variable in made.step.variables:
       self.assertNotEqual(variable.dtype, tf.bfloat16, variable.name)
-    spec = made.input_fn({"batch_size": 2}).element_spec
-    run = tf.function(lambda *xs: made.step(*xs, 0), autograph=False)
-    with self.moves() as moves:
-      graph = run.get_concrete_function(*spec).graph
+    images, labels = next(iter(made.input_fn({"batch_size": 2})))
+    with self.moves() as moves, layout_test.executed() as ops:
+      made.step(images, labels, 0)
     self.check_moves(moves)
     seen = set()
-    for op in (op for body in bodies(graph) for op in body.get_operations()):
-      low = any(x.dtype == tf.bfloat16 for x in [*op.inputs, *op.outputs])
-      found = exact(op)
-      seen.add(found or (f"low {op.type}" if low else op.type))
+    for op, inputs, outputs in ops:
+      found, low = exact(op, outputs), is_low(*inputs, *outputs)
+      seen.add(found or (f"low {op}" if low else op))
       if found:
-        self.assertFalse(low, f"{found}: {op.name}")
+        self.assertFalse(low, found)
     self.assertEqual("low Conv2D" in seen, kind == "tpu_v3")
     self.assertContainsSubset(
       {
@@ -190,7 +166,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotIsInstance(g, precision.Precise)
     self.assertEqual(d.dtype, tf.bfloat16)
     self.assertIn("dcgan in bfloat16", made.summary())
-    logs = made.inner_loop(0)(1)
+    logs = made.step(*next(iter(made.input_fn({"batch_size": 4}))), 0)
     self.assertTrue(np.isfinite(logs["d/loss"]))
 
   def test_auto_is_the_precision_of_the_hardware(self):
