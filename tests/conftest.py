@@ -9,6 +9,7 @@ Temporary files are in one folder, which goes with the last process.
 import atexit
 import gc
 import os
+import random
 import shutil
 import tempfile
 import threading
@@ -39,6 +40,18 @@ def pytest_configure(config):
     from tests import testing  # Starts TensorFlow: not where tests only report.
 
     testing.strategy()
+    _keep_kernels()
+
+
+def _keep_kernels():
+  # `tf.test.TestCase` sets a seed before each test, for which TensorFlow drops
+  # every kernel that it has made; random draws of ours know no such seed.
+  from tensorflow.python.eager import context
+
+  def set_global_seed(self, seed):
+    self._seed, self._rng = seed, random.Random(seed)
+
+  context.Context._set_global_seed = set_global_seed
 
 
 def pytest_collection_modifyitems(items):
