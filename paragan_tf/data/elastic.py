@@ -365,7 +365,8 @@ class Elastic:
     place, _ = self._todo[0]
     if place <= self._num_given:
       return True
-    if place > self._horizon():
+    # Until the first block has come, nobody knows how large they are.
+    if place > self._horizon() or not self._num_fetched:
       return False
     return self._expected_bytes() <= self._bounds.max_bytes
 
@@ -375,7 +376,7 @@ class Elastic:
 
   def _expected_bytes(self) -> float:
     """Returns what will be held when one more reader is done."""
-    mean = self._bytes_fetched / max(self._num_fetched, 1)
+    mean = self._bytes_fetched / self._num_fetched
     return self._all_bytes() + (self._num_busy + 1) * mean
 
   def _all_bytes(self) -> int:
