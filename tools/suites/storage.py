@@ -59,6 +59,16 @@ LAWS: Dict[str, Callable[[float, int], Latency]] = {
 }
 
 
+class _Server(http.server.ThreadingHTTPServer):
+  """Takes all readers who connect at once.
+
+  With the usual line of 5, the others would try again after 1, 3, 7, ... s.
+  """
+
+  daemon_threads = True
+  request_queue_size = 1024
+
+
 class Storage:
   """Serves a folder on loopback, in threads."""
 
@@ -67,8 +77,7 @@ class Storage:
     self._started, self._asked = time.monotonic(), 0
     self._lock = threading.Lock()
     handler = type("Handler", (_Handler,), {"storage": self, "root": folder})
-    self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    self._server.daemon_threads = True
+    self._server = _Server(("127.0.0.1", 0), handler)
     threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
   def address(self) -> str:
