@@ -94,6 +94,10 @@ class ElementTest(tf.test.TestCase, parameterized.TestCase):
       seen.extend(ids(images))
     self.assertCountEqual(seen, range(NUM_TRAIN))
 
+  def test_no_thread_tunes_what_is_fixed(self):
+    options = make()({"batch_size": 5}).options()
+    self.assertIs(options.autotune.enabled, False)
+
   def test_shapes_are_known_before_the_first_element(self):
     images, labels = make()({"batch_size": 5}).element_spec
     self.assertEqual(images.shape, [5, 4, 4, 1])

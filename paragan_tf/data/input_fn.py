@@ -148,7 +148,12 @@ class InputFn:
       tf.data.INFINITE_CARDINALITY
     )
     # Last, or TensorFlow adds a prefetch of its own that grows without bound.
-    return batches.apply(endless).prefetch(self.prefetch * len(share.shares))
+    batches = batches.apply(endless).prefetch(self.prefetch * len(share.shares))
+    options = tf.data.Options()
+    # Parallelism is fixed, so there is nothing to tune; and TensorFlow may wait
+    # for the thread that tunes, up to a minute, when an iterator ends.
+    options.autotune.enabled = False
+    return batches.with_options(options)
 
   def check_shares(self, num_shares: int) -> None:
     """Says in a `ValueError` if some share would have no images."""

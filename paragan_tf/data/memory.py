@@ -1,5 +1,6 @@
 """Batches out of images in memory: the place of each is computed, not kept."""
 
+import os
 from typing import Dict, Optional
 
 import numpy as np
@@ -46,8 +47,10 @@ class Memory:
 
     start = share.start_step * local
     elements = tf.data.Dataset.range(start, np.iinfo(np.int64).max)
+    # A few: as many batches wait to be taken.
+    parallel = min(8, os.cpu_count() or 1)
     return elements.map(
-      element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+      element, num_parallel_calls=parallel, deterministic=True
     )
 
   def images(self, rows: np.ndarray) -> Images:

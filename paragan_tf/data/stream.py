@@ -7,6 +7,7 @@ takes Python as long as it takes to decode an image or two.
 """
 
 import collections
+import os
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
@@ -143,7 +144,7 @@ class Stream:
     # Finished one by one: a whole batch would not stay in the core's cache.
     data = data.map(
       lambda *encoded: finish(*self._image(*encoded)),
-      num_parallel_calls=tf.data.AUTOTUNE,
+      num_parallel_calls=os.cpu_count(),
       deterministic=True,
     )
     return data.batch(batch_size, drop_remainder=True)
