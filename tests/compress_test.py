@@ -92,6 +92,15 @@ def left(compressor, v, num_seeds=20):
   return _losses(compressor)(tf.constant(v), tf.range(num_seeds)).numpy()
 
 
+def left_untraced(compressor, v, num_seeds=20):
+  """Returns the same; for one vector of its length tracing takes longer."""
+  v = v.astype(np.float64)
+  drawn = [
+    there_and_back(compressor, v, [i, 0]).numpy() for i in range(num_seeds)
+  ]
+  return ((np.stack(drawn) - v) ** 2).sum(1) / (v**2).sum()
+
+
 @functools.cache
 def _losses(compressor):
   @tf.function
@@ -212,7 +221,7 @@ class PromisesTest(tf.test.TestCase, parameterized.TestCase):
   def test_delta_holds_on_gradients(self, compressor):
     for name, v in gradients().items():
       self.assertGreater(np.count_nonzero(v), 0.5 * len(v), name)
-      found = left(compressor, v)
+      found = left_untraced(compressor, v)
       error = found.std() / len(found) ** 0.5
       bound = 1.0 - compressor.delta(len(v))
       self.assertLessEqual(found.mean(), bound + 4 * error + 1e-6, name)
@@ -300,7 +309,7 @@ class StochasticTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_mean_is_right(self, bits, size):
     v = vector("gaussian", size, seed=5)
     compressor = compress.Stochastic(bits, size)
-    copies, seeds = 250, 40  # Each bucket draws for itself.
+    copies, seeds = 500, 20  # Each bucket draws for itself.
     draws = np.concatenate(
       [
         there_and_back(compressor, np.tile(v, copies), (7, seed))
@@ -443,7 +452,7 @@ class SparseTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters((10, 0.3), (7, 0.5), (12, 0.25), (5, 0.2), (9, 1.0))
   def test_rand_k_draws_each_place_equally_often(self, n, share):
-    compressor, num = compress.RandK(share), 2000
+    compressor, num = compress.RandK(share), 1000
     v = tf.range(1.0, n + 1.0)
 
     @tf.function

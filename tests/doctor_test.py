@@ -1,9 +1,12 @@
 """The doctor finds what would stop a run, and says it in a line each."""
 
+import contextlib
+import io
 import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import gin
 import tensorflow as tf
@@ -85,29 +88,42 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("got 5", found.text)
 
   def test_the_program_ends_with_its_verdict(self):
-    def run(*flags):
-      command = [sys.executable, "-m", "tools.doctor", *flags]
-      return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-      )
-
-    good = run("--gin_file=gin/runs/smoke.gin")
+    good = subprocess.run(
+      [sys.executable, "-m", "tools.doctor", "--gin_file=gin/runs/smoke.gin"],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
     self.assertEqual(good.returncode, 0, good.stderr)
     self.assertIn("The run can start.", good.stdout)
-    bad = run(
-      "--gin_file=gin/runs/smoke.gin",
-      "--gin_bindings=InputFn.source = 'folder:no/such/folder'",
+
+  @parameterized.named_parameters(
+    (
+      "what_is_not_there",
+      "InputFn.source = 'folder:no/such/folder'",
+      ".*no/such/folder",
+    ),
+    ("a_wrong_kind", "Experiment.batch_size = 'x'", "A value of `Experiment`"),
+  )
+  def test_what_must_be_mended_is_one_line_and_the_exit_code(
+    self, binding, words
+  ):
+    flags = mock.patch.multiple(
+      doctor,
+      _GIN_FILE=mock.Mock(value=["gin/runs/smoke.gin"]),
+      _GIN_BINDINGS=mock.Mock(value=[binding]),
+      _MODEL_DIR=mock.Mock(value=self.get_temp_dir()),
     )
-    self.assertEqual(bad.returncode, 2)
-    self.assertRegex(bad.stdout, "error +config.*no/such/folder")
-    self.assertNotIn("Traceback", bad.stdout + bad.stderr)
-    odd = run(
-      "--gin_file=gin/runs/smoke.gin",
-      "--gin_bindings=Experiment.batch_size = 'x'",
-    )
-    self.assertEqual(odd.returncode, 2)
-    self.assertRegex(odd.stdout, "error +config +A value of `Experiment` is")
-    self.assertNotIn("In call to", odd.stdout + odd.stderr)
+    said = io.StringIO()
+    ends = self.assertRaises(SystemExit)
+    with flags, contextlib.redirect_stdout(said), ends as ended:
+      doctor.main()
+    self.assertEqual(ended.exception.code, 2)
+    *_, wrong, verdict = said.getvalue().splitlines()
+    self.assertRegex(wrong, f"^error +config +{words}")
+    self.assertEqual(verdict, "1 thing(s) must be mended first.")
+    self.assertNotIn("In call to", said.getvalue())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Links between processes: as late and as slow as they are told to be."""
 
+import contextlib
 import functools
 import json
 import math
@@ -19,87 +20,89 @@ SECONDS = 30.0  # To try again in, on a busy machine.
 
 
 class LinkTest(tf.test.TestCase):
-  """A machine with moods is late, never early: the best of some tries counts.
+  """A machine with moods is late now and then: the best of some tries counts.
 
   The links are a process, as in the benchmark: its thread would wait for ours.
   """
 
-  def setUp(self):
-    super().setUp()
-    self.links = Worker("links", functools.partial(Links, 3))
-    self.enter_context(closing([self.links]))
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    stack = contextlib.ExitStack()
+    cls.addClassCleanup(stack.close)
+    cls.links = Worker("links", functools.partial(Links, 3))
+    stack.enter_context(closing([cls.links]))
     for i in (1, 2):
-      real = self.links.ask("address", i, i)
-      self.enter_context(link_check.peer(real))
+      real = cls.links.ask("address", i, i)
+      stack.enter_context(link_check.peer(real))
 
   def address(self, j, i):
     return self.links.ask("address", j, i)
 
-  def best_rate(self, addresses, rate, num_bytes, latency=0.0, times=1):
-    """Returns the best of some tries, until it is what was asked for."""
+  def assert_found(self, measure, low, high):
+    """What is measured is in the range, as soon as the machine lets it."""
+    found, give_up_at = [], time.monotonic() + SECONDS
+    while not found or not low <= found[-1] <= high:
+      self.assertLess(time.monotonic(), give_up_at, found)
+      found.append(measure())
+
+  def assert_rate(self, addresses, rate, num_bytes, latency=0.0, times=1):
+    """All connections together have so many times the rate."""
     self.links.ask("set", Link(latency, rate))
-    best, give_up_at = 0.0, time.monotonic() + SECONDS
-    while best < 0.92 * times and time.monotonic() < give_up_at:
-      best = max(best, link_check.bulk_rate(addresses, num_bytes) / rate)
-    return best
+    self.assert_found(
+      lambda: link_check.bulk_rate(addresses, num_bytes) / rate,
+      0.9 * times,
+      1.1 * times,
+    )
 
   def test_a_word_takes_the_latency_each_way(self):
-    for latency in (0.01, 0.05):
+    for latency in (0.01, 0.03):
       self.links.ask("set", Link(latency))
-      best, give_up_at = math.inf, time.monotonic() + SECONDS
+      took = []
       with link_check.connected(self.address(0, 1)) as connection:
-        while best > 1.09 * 2 * latency and time.monotonic() < give_up_at:
+
+        def word(connection=connection, took=took):
           started = time.perf_counter()
           link_check.give(connection, 0)
-          best = min(best, time.perf_counter() - started)
-      self.assertBetween(best, 2 * latency, 1.1 * 2 * latency)
+          took.append(time.perf_counter() - started)
+          return took[-1]
+
+        self.assert_found(word, 2 * latency, 1.1 * 2 * latency)
+      self.assertGreaterEqual(min(took), 2 * latency)  # Never sooner.
 
   def test_what_the_relay_itself_takes_is_taken_off(self):
     here, there = self.address(1, 0), self.address(0, 0)
     with socket.create_server(there) as server:
       near, far = link_check.ends(here, server)
       with near, far:
-        self.links.ask("set", Link(0.05), 0.02)
-        self.assertBetween(link_check.latency((near, far), 3), 0.03, 0.045)
-        self.links.ask("set", Link(0.05), 0.2)  # Never sooner than at once.
-        self.assertLess(link_check.latency((near, far), 3), 0.025)
+        measure = functools.partial(link_check.latency, (near, far), 3)
+        self.links.ask("set", Link(0.03), 0.015)
+        self.assert_found(measure, 0.015, 0.025)
+        self.links.ask("set", Link(0.03), 0.2)  # Never sooner than at once.
+        self.assert_found(measure, 0.0, 0.012)
         near.close()
         with self.assertRaisesRegex(ConnectionError, "has gone"):
           while True:  # It takes some time to be known.
             link_check._has_come(far)
 
   def test_bytes_take_as_long_as_the_rate_says(self):
-    for mbit, num_bytes in ((40, 2_000_000), (100, 4_000_000)):
-      rate = mbit * MBIT
-      found = self.best_rate([self.address(0, 1)], rate, num_bytes)
-      self.assertBetween(found, 0.9, 1.1)
+    for mbit, num_bytes in ((40, 1_000_000), (100, 2_000_000)):
+      self.assert_rate([self.address(0, 1)], mbit * MBIT, num_bytes)
 
   def test_latency_does_not_cost_rate(self):
-    rate = 40 * MBIT
-    address = self.address(0, 1)
-    found = self.best_rate([address], rate, 8_000_000, latency=0.03)
-    self.assertBetween(found, 0.9, 1.1)
+    self.assert_rate([self.address(0, 1)], 100 * MBIT, 4_000_000, latency=0.03)
 
   def test_connections_share_a_worker_s_uplink(self):
     both = [self.address(0, 1), self.address(0, 2)]
-    found = self.best_rate(both, 40 * MBIT, 1_000_000)
-    self.assertBetween(found, 0.9, 1.1)
+    self.assert_rate(both, 40 * MBIT, 500_000)
 
   def test_and_its_downlink(self):
     both = [self.address(0, 2), self.address(1, 2)]
-    found = self.best_rate(both, 40 * MBIT, 1_000_000)
-    self.assertBetween(found, 0.9, 1.1)
+    self.assert_rate(both, 40 * MBIT, 500_000)
 
   def test_up_and_down_are_apart_and_so_are_workers(self):
     both = [self.address(0, 1), self.address(1, 2)]
-    found = self.best_rate(both, 40 * MBIT, 1_000_000, times=2)
-    self.assertBetween(found, 1.8, 2.2)
-
-  def test_who_is_not_there_yet_refuses(self):
-    with self.assertRaises(ConnectionRefusedError):
-      socket.create_connection(self.address(1, 0), timeout=1.0)
-    with link_check.peer(self.address(0, 0)):
-      link_check.connected(self.address(1, 0)).close()
+    self.assert_rate(both, 40 * MBIT, 500_000, times=2)
 
 
 class EndsTest(tf.test.TestCase):
@@ -157,6 +160,13 @@ class EndsTest(tf.test.TestCase):
       got += server.recv(1 << 16)
     thread.join()
     self.assertEqual(got, sent)
+
+  def test_who_is_not_there_yet_refuses(self):
+    here, there = self.links.address(1, 0), self.links.address(0, 0)
+    with self.assertRaises(ConnectionRefusedError):
+      socket.create_connection(here, timeout=5.0)
+    with socket.create_server(there):
+      link_check.connected(here).close()
 
   def test_closing_cuts_everything(self):
     client, server = self.pair()

@@ -9,6 +9,7 @@ import socket
 import sys
 from unittest import mock
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -16,7 +17,7 @@ from absl.testing import parameterized
 from paragan_tf.outputs import records
 from tests import testing
 from tools.suites import engines, meanwhile, rounds, work
-from tools.suites.engines_sides import Pinned, Split, Trainer, cluster_of
+from tools.suites.engines_sides import Pinned, Trainer, cluster_of
 from tools.suites.ours import Ours
 from tools.suites.suite import Options
 from tools.suites.tfgan import Session
@@ -280,21 +281,36 @@ class MeanwhileTest(tf.test.TestCase):
     )
 
 
+class Here:
+  """As a worker, for what may share this process."""
+
+  def __init__(self, target):
+    self._target = target
+
+  def tell(self, method, *args):
+    self._said = getattr(self._target, method)(*args)
+
+  def answer(self):
+    return self._said
+
+
 class SidesTest(tf.test.TestCase):
   """All sides of the suite `step`, with tiny nets."""
 
   def test_a_step_is_one_update_of_each_player_on_every_side(self):
     workers = [
       Worker(side.__name__, functools.partial(side, TINY))
-      for side in (Ours, Session, Estimator)
+      for side in (Session, Estimator)
     ]
+    self.addCleanup(gin.clear_config)
     with closing(workers):
-      for num_steps, done in ((1, 1), (3, 4)):
-        seconds = ask_all(workers, "run", num_steps)
+      sides = [Here(Ours(TINY)), *workers]
+      for num_steps, done in ((1, 1), (2, 3)):
+        seconds = ask_all(sides, "run", num_steps)
         self.assertAllGreater(seconds, 0.0)
-        for updates in ask_all(workers, "updates"):
+        for updates in ask_all(sides, "updates"):
           self.assertEqual(updates, {"g": done, "d": done})
-      works = ask_all(workers, "work")
+      works = ask_all(sides, "work")
     g, d = 4 * 14 * 64, 4 * 74  # Multiply-adds of one pass of a batch.
     update_d = 2 * d + 2 * d  # Real and fake: forward, gradient of the weight.
     update_g = d + d + g  # D forward, back to its input, G's weight.
@@ -331,9 +347,10 @@ class EnginesTest(tf.test.TestCase):
 
   def test_a_run_tells_where_its_time_went(self):
     folder = self.get_temp_dir()
-    trainer = Worker("trainer", functools.partial(Trainer, folder, TINY))
-    with closing([trainer]):
-      splits = [Split(*trainer.ask("run", 20)) for _ in range(3)]
+    self.addCleanup(gin.clear_config)
+    trainer = Trainer(folder, TINY)
+    self.addCleanup(trainer._stderr.close)
+    splits = [trainer.run(20) for _ in range(3)]
     self.assertEqual([x.num_steps for x in splits], [18, 20, 20])
     for split in splits:
       self.assertBetween(split.program, 0.01 * split.wall, split.wall)

@@ -19,6 +19,7 @@ import tensorflow_datasets as tfds
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment, hardware
+from tests.train_test import Nursery
 from tools.tpu import environment, export, figures, programs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -243,14 +244,24 @@ def run(*command, **variables):
 
 
 class ToolTest(tf.test.TestCase, parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.nursery = Nursery(folder.name)
+    cls.addClassCleanup(cls.nursery.close)
+
   def test_without_the_compiler_it_says_how_to_get_it(self):
     if sys.version_info[:2] < environment._OLDEST:
-      done = run("tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere")
+      done = self.nursery.run(
+        "tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere"
+      )
       self.assertEqual(done.returncode, 2)
       self.assertIn("The TPU compiler needs Python 3.11", done.stderr)
       return
     # A folder that cannot be made.
-    done = run(
+    done = self.nursery.run(
       "tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere", PIP_INDEX=""
     )
     self.assertEqual(done.returncode, 2)
@@ -265,9 +276,12 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     (folder / "installed").write_text(environment._PINS.read_text())
     (folder / "bin" / "python").write_text(COMPILER)
     (folder / "bin" / "python").chmod(0o755)
-    done = run(
+    done = self.nursery.run(
       "tools.tpu_report",
       "--gin_file=gin/runs/smoke.gin",
+      "--gin_bindings=from paragan_tf.nets import linear",
+      "--gin_bindings=g/player.net = @linear.Generator",
+      "--gin_bindings=d/player.net = @linear.Discriminator",
       "--cores=1",
       "--only=off",
       f"--json={folder}/tpu.json",
@@ -279,6 +293,12 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     found = json.loads((folder / "tpu.json").read_text())
     self.assertIsNone(found["gain_time"])
     self.assertIn("no room", found["reason"])
+
+  def test_a_missing_flag_is_told_at_once(self):
+    done = run("tools.tpu_report", "--cores=8")
+    self.assertEqual(done.returncode, 2)
+    (line,) = done.stderr.strip().splitlines()
+    self.assertStartsWith(line, "Error: flag --gin_file=None: ")
 
   @parameterized.named_parameters(
     ("all", [], 3),
@@ -305,7 +325,9 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     ("topology", ["--topology=v3"], "`--topology` .* 'v3'"),
   )
   def test_wrong_flags_are_told_before_the_work(self, more, words):
-    done = run("tools.tpu_report", *SMALL, *more, PARAGAN_TPU_ENV="/proc/no")
+    done = self.nursery.run(
+      "tools.tpu_report", *SMALL, *more, PARAGAN_TPU_ENV="/proc/no"
+    )
     self.assertEqual(done.returncode, 2)
     (line,) = done.stderr.strip().splitlines()
     self.assertRegex(line, f"^Error: {words}")

@@ -1,9 +1,11 @@
 """The train program as a user meets it: a real process, its words and codes."""
 
+import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -12,9 +14,58 @@ from paragan_tf.outputs import records
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
+# Imports TensorFlow once, and becomes a program for each line that it reads.
+_NURSERY = """
+import json, os, runpy, sys
+from tools import cli
+cli.import_quietly("paragan_tf.run")
+for line in sys.stdin:
+  module, flags, environment, folder = json.loads(line)
+  pid = os.fork()
+  if not pid:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+      path = os.path.join(folder, name)
+      os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ.update(environment)
+    sys.argv = [module, *flags]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+  print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Nursery:
+  """Runs programs, each in a process that need not import TensorFlow again."""
+
+  def __init__(self, folder):
+    self._folder = folder
+    self._process = subprocess.Popen(
+      [sys.executable, "-c", _NURSERY],
+      cwd=ROOT,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+
+  def run(self, module, *flags, **variables):
+    """Runs `python -m module` and returns the ended process."""
+    order = json.dumps([module, flags, variables, self._folder])
+    self._process.stdin.write(order + "\n")
+    self._process.stdin.flush()
+    code = int(self._process.stdout.readline())
+    said = [pathlib.Path(self._folder, x) for x in ("stdout", "stderr")]
+    return subprocess.CompletedProcess(
+      [module, *flags], code, *(path.read_text() for path in said)
+    )
+
+  def close(self):
+    """Ends it."""
+    with self._process:
+      self._process.stdin.close()
+
 
 def train(*flags, gin_file="gin/runs/smoke.gin"):
-  """Runs the program and returns the ended process."""
+  """Runs the program as a user does, and returns the ended process."""
   return subprocess.run(
     [sys.executable, "-m", "tools.train", f"--gin_file={gin_file}", *flags],
     cwd=ROOT,
@@ -25,9 +76,21 @@ def train(*flags, gin_file="gin/runs/smoke.gin"):
 
 
 class TrainTest(tf.test.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.nursery = Nursery(folder.name)
+    cls.addClassCleanup(cls.nursery.close)
+
   def setUp(self):
     super().setUp()
     self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+
+  def train(self, *flags, gin_file="gin/runs/smoke.gin"):
+    """Runs the program, in less time."""
+    return self.nursery.run("tools.train", f"--gin_file={gin_file}", *flags)
 
   def assert_refused(self, process, words):
     """One sentence, exit code 2, no traceback."""
@@ -51,25 +114,25 @@ class TrainTest(tf.test.TestCase):
     self.assertEqual(names["frechet"]["protocol"]["num_samples"], 500)
     self.assertGreater(names["frechet"]["value"], names["frechet"]["floor"])
     # The same command again has nothing to do, and says so.
-    again = train(f"--model_dir={self.folder}")
+    again = self.train(f"--model_dir={self.folder}")
     self.assertEqual(again.returncode, 0, again.stderr)
     self.assertIn("Already trained for 40 steps", again.stdout)
     # A damaged checkpoint is named, and stays as it is.
     data = pathlib.Path(self.folder, "model.ckpt-40.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:1000])
     self.assert_refused(
-      train(f"--model_dir={self.folder}"), "model.ckpt-40.*damaged"
+      self.train(f"--model_dir={self.folder}"), "model.ckpt-40.*damaged"
     )
     self.assertLen(data.read_bytes(), 1000)
 
   def test_a_dry_run_writes_nothing(self):
-    process = train(f"--model_dir={self.folder}", "--dry_run")
+    process = self.train(f"--model_dir={self.folder}", "--dry_run")
     self.assertEqual(process.returncode, 0, process.stderr)
     self.assertIn("40 in all", process.stdout)
     self.assertFalse(os.path.exists(self.folder))
 
   def test_a_batch_that_replicas_cannot_share_is_refused(self):
-    process = train(
+    process = self.train(
       f"--model_dir={self.folder}",
       "--num_cpu_replicas=3",
     )
@@ -77,7 +140,7 @@ class TrainTest(tf.test.TestCase):
     self.assertFalse(os.path.exists(self.folder))
 
   def test_an_unknown_binding_is_refused(self):
-    process = train(
+    process = self.train(
       f"--model_dir={self.folder}", "--gin_bindings=Run.no_such = 1"
     )
     self.assert_refused(process, "no_such")
@@ -86,7 +149,7 @@ class TrainTest(tf.test.TestCase):
   def test_a_folder_that_cannot_be_written_is_refused(self):
     file = os.path.join(self.get_temp_dir(), "a_file")
     pathlib.Path(file).write_text("kept")
-    process = train(f"--model_dir={file}/run")
+    process = self.train(f"--model_dir={file}/run")
     self.assert_refused(process, "`model_dir` must be a folder")
     self.assertEqual(pathlib.Path(file).read_text(), "kept")
 
@@ -95,7 +158,7 @@ class TrainTest(tf.test.TestCase):
     np.savez(file, images=np.zeros([100, 32, 32], np.uint8))
     data = pathlib.Path(file).read_bytes()
     pathlib.Path(file).write_bytes(data[: len(data) // 2])
-    process = train(
+    process = self.train(
       f"--model_dir={self.folder}",
       "--gin_bindings=InputFn.source = @sources.npz",
       f"--gin_bindings=sources.npz.path = '{file}'",
@@ -104,7 +167,7 @@ class TrainTest(tf.test.TestCase):
     self.assertFalse(os.path.exists(self.folder))
 
   def test_missing_files_and_flags_are_refused_at_once(self):
-    missing = train(f"--model_dir={self.folder}", gin_file="no_such.gin")
+    missing = self.train(f"--model_dir={self.folder}", gin_file="no_such.gin")
     self.assert_refused(missing, "'no_such.gin' is not there")
     self.assert_refused(train(), "model_dir")
     self.assert_refused(train("--no_such_flag"), "no_such_flag")
