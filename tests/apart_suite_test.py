@@ -7,11 +7,9 @@ import pathlib
 import re
 from unittest import mock
 
-import gin
 import numpy as np
 import tensorflow as tf
 
-from tests import testing
 from tests.suites_test import TINY
 from tools.suites import apart_figures, apart_plot, apart_quality
 from tools.suites.apart import Throughput
@@ -197,24 +195,20 @@ class FiguresTest(tf.test.TestCase):
 
 class SidesTest(tf.test.TestCase):
   def test_two_devices_train_and_count(self):
-    self.addCleanup(gin.clear_config)
-    # How many threads there are is settled in this process.
-    with mock.patch.object(tf.config, "threading") as threading:
-      two = TwoDevices(STEP, (), TINY)
-    threading.set_intra_op_parallelism_threads.assert_called_once_with(1)
-    threading.set_inter_op_parallelism_threads.assert_called_once_with(2)
-    self.assertEqual(two.warm_up(), 1)
-    self.assertGreater(two.run(2), 0.0)
-    # All weights, and no state in these nets.
-    num = 14 * 64 + 64 + 74 + 1
-    self.assertEqual(two.bytes_per_step(), 4 * num)
-    # For an image: G forward is 14 x 64. Its move is that, D's way back to the
-    # image (its scores are not needed for that), and G's gradient. D's is
-    # forward and gradient, of real and of fake.
-    work = two.work()
-    self.assertEqual(work.draw, 14 * 64)
-    self.assertEqual(work.g, 2 * 14 * 64 + 74)
-    self.assertEqual(work.d, 2 * 2 * 74)
+    make = functools.partial(TwoDevices, STEP, (), TINY)
+    with closing([worker := Worker("two", make)]):
+      self.assertEqual(worker.ask("warm_up"), 1)
+      self.assertGreater(worker.ask("run", 2), 0.0)
+      # All weights, and no state in these nets.
+      num = 14 * 64 + 64 + 74 + 1
+      self.assertEqual(worker.ask("bytes_per_step"), 4 * num)
+      # For an image: G forward is 14 x 64. Its move is that, D's way back to
+      # the image (its scores are not needed for that), and G's gradient. D's
+      # is forward and gradient, of real and of fake.
+      work = worker.ask("work")
+      self.assertEqual(work.draw, 14 * 64)
+      self.assertEqual(work.g, 2 * 14 * 64 + 74)
+      self.assertEqual(work.d, 2 * 2 * 74)
 
   def test_pinned_devices_take_the_time_of_every_talk(self):
     files = ("gin/sync/paragan.gin",)
@@ -235,4 +229,4 @@ class SidesTest(tf.test.TestCase):
 
 
 if __name__ == "__main__":
-  testing.main()
+  tf.test.main()

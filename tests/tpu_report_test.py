@@ -19,7 +19,7 @@ import tensorflow_datasets as tfds
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment, hardware
-from tests.train_test import Nursery
+from tests.train_test import ForkServer
 from tools.tpu import environment, export, figures, programs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -249,19 +249,19 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     super().setUpClass()
     folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(folder.cleanup)
-    cls.nursery = Nursery(folder.name)
-    cls.addClassCleanup(cls.nursery.close)
+    cls.server = ForkServer(folder.name)
+    cls.addClassCleanup(cls.server.close)
 
   def test_without_the_compiler_it_says_how_to_get_it(self):
     if sys.version_info[:2] < environment._OLDEST:
-      done = self.nursery.run(
+      done = self.server.run(
         "tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere"
       )
       self.assertEqual(done.returncode, 2)
       self.assertIn("The TPU compiler needs Python 3.11", done.stderr)
       return
     # A folder that cannot be made.
-    done = self.nursery.run(
+    done = self.server.run(
       "tools.tpu_report", *SMALL, PARAGAN_TPU_ENV="/proc/nowhere", PIP_INDEX=""
     )
     self.assertEqual(done.returncode, 2)
@@ -276,7 +276,7 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     (folder / "installed").write_text(environment._PINS.read_text())
     (folder / "bin" / "python").write_text(COMPILER)
     (folder / "bin" / "python").chmod(0o755)
-    done = self.nursery.run(
+    done = self.server.run(
       "tools.tpu_report",
       "--gin_file=gin/runs/smoke.gin",
       "--gin_bindings=from paragan_tf.nets import linear",
@@ -325,7 +325,7 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     ("topology", ["--topology=v3"], "`--topology` .* 'v3'"),
   )
   def test_wrong_flags_are_told_before_the_work(self, more, words):
-    done = self.nursery.run(
+    done = self.server.run(
       "tools.tpu_report", *SMALL, *more, PARAGAN_TPU_ENV="/proc/no"
     )
     self.assertEqual(done.returncode, 2)

@@ -15,7 +15,7 @@ from paragan_tf.outputs import records
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Imports TensorFlow once, and becomes a program for each line that it reads.
-_NURSERY = """
+_FORK_SERVER = """
 import json, os, runpy, sys
 from tools import cli
 cli.import_quietly("paragan_tf.run")
@@ -34,13 +34,13 @@ for line in sys.stdin:
 """
 
 
-class Nursery:
+class ForkServer:
   """Runs programs, each in a process that need not import TensorFlow again."""
 
   def __init__(self, folder):
     self._folder = folder
     self._process = subprocess.Popen(
-      [sys.executable, "-c", _NURSERY],
+      [sys.executable, "-c", _FORK_SERVER],
       cwd=ROOT,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
@@ -81,8 +81,8 @@ class TrainTest(tf.test.TestCase):
     super().setUpClass()
     folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(folder.cleanup)
-    cls.nursery = Nursery(folder.name)
-    cls.addClassCleanup(cls.nursery.close)
+    cls.server = ForkServer(folder.name)
+    cls.addClassCleanup(cls.server.close)
 
   def setUp(self):
     super().setUp()
@@ -90,7 +90,7 @@ class TrainTest(tf.test.TestCase):
 
   def train(self, *flags, gin_file="gin/runs/smoke.gin"):
     """Runs the program, in less time."""
-    return self.nursery.run("tools.train", f"--gin_file={gin_file}", *flags)
+    return self.server.run("tools.train", f"--gin_file={gin_file}", *flags)
 
   def assert_refused(self, process, words):
     """One sentence, exit code 2, no traceback."""

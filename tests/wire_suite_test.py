@@ -1,20 +1,20 @@
 """The suite `wire`: what it counts, what it says, and who it measures."""
 
+import functools
 import os
 from unittest import mock
 
-import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import testing
 from tests.suites_test import TINY
 from tools.suites import wire, wire_figures, wire_plot, wire_quality
 from tools.suites.link import Link
 from tools.suites.wire_figures import Checked, Timed, Traffic, traffic
 from tools.suites.wire_quality import Quality
 from tools.suites.wire_sides import WAYS, Counter, Said
+from tools.suites.workers import Worker, closing
 
 SMALL = (*TINY[:-1], "linear.Generator.z_dim = 54")  # 64 x 64 weights.
 NUM_G, NUM_D = 64 * 64 + 64, 74 + 1
@@ -168,8 +168,10 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
 
 class SidesTest(tf.test.TestCase):
   def test_exchanges_are_asked_what_they_say(self):
-    self.addCleanup(gin.clear_config)
-    found = Counter(testing.NUM_REPLICAS).count(tuple(WAYS), 4, SMALL)
+    # In a process of its own: two strategies in one would clash.
+    counter = Worker("counter", functools.partial(Counter, 4))
+    with closing([counter]):
+      found = counter.ask("count", tuple(WAYS), 4, SMALL)
     self.assertEqual({one.size for one in found.values()}, {SIZE})
     self.assertEqual(found["all_reduce"].given, SIZE)
     self.assertEqual(found["periodic"].given, SIZE / 2)
@@ -229,4 +231,4 @@ class SidesTest(tf.test.TestCase):
 
 
 if __name__ == "__main__":
-  testing.main()
+  tf.test.main()
