@@ -73,7 +73,6 @@ def meet(strategy, folder, bindings):
 EXCHANGES = {
   "all_reduce": exchange.AllReduce,
   "ring": functools.partial(gossip.Gossip, topology.ring),
-  "two_rounds": functools.partial(gossip.Gossip, topology.ring, rounds=2),
   "float32": functools.partial(
     quantize.Quantized, compress.Identity(), form="gather"
   ),
@@ -94,7 +93,7 @@ def sockets(strategy, folder, bindings):
   _write(folder, index, found)
 
 
-def _bytes_per_step(strategy, make, index, num_steps=99):
+def _bytes_per_step(strategy, make, index, num_steps=49):
   with strategies.scope(strategy):
     made = make()
     w = tf.Variable(tf.zeros([NUM_WEIGHTS]), name="w")
@@ -111,13 +110,13 @@ def _bytes_per_step(strategy, make, index, num_steps=99):
   run()  # The first one agrees on keys.
   # Neighbors may be a step behind.
   experiment.Processes(strategy).wait()
-  time.sleep(0.3)
+  time.sleep(0.2)
   before = _tcp_bytes()
   for _ in range(num_steps):
     run()
   experiment.Processes(strategy).wait()
   # Acknowledgments may be late.
-  time.sleep(0.3)
+  time.sleep(0.2)
   given, got = (float(x) for x in _tcp_bytes() - before)
   with strategy.scope():
     told = made.num_bytes([w], [], 0), made.num_bytes_received([w], [], 0)
@@ -165,8 +164,8 @@ def main():
     "sockets": sockets,
   }
   made = [kinds[kind](strategy, *rest) for kind, *rest in jobs]
-  # To end an iterator may take TensorFlow as long as that has lived, up to a
-  # minute: leave without. The others may still need our last answer.
+  # TensorFlow takes long to tear its graphs down: leave without. The others may
+  # still need our last answer.
   experiment.Processes(strategy).wait()
   time.sleep(0.5)
   sys.stdout.flush()
