@@ -14,7 +14,7 @@ from paragan_tf.engine import strategies
 from paragan_tf.game import layerwise, lookahead, optimistic, optimizers
 from tests import testing
 
-NUM_STEPS = 12
+NUM_STEPS = 20
 NAMES = ("d/block1/w", "d/block1/b")
 SHAPES = ((3, 4), (4,))
 
@@ -308,13 +308,13 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     through = train(*start(make, args), grads)
     path = os.path.join(self.get_temp_dir(), "checkpoint")
     optimizer, weights = start(make, args)
-    train(optimizer, weights, grads[:6])
+    train(optimizer, weights, grads[:10])
     path = tf.train.Checkpoint(o=optimizer, w=weights).write(path)
     optimizer, weights = start(make, args)
     state = tf.train.Checkpoint(o=optimizer, w=weights).read(path)
     state.assert_consumed()
-    continued = train(optimizer, weights, grads[6:])
-    self.assertAllClose(continued, through[6:], rtol=0, atol=0)
+    continued = train(optimizer, weights, grads[10:])
+    self.assertAllClose(continued, through[10:], rtol=0, atol=0)
 
   @parameterized.named_parameters(*OPTIMIZERS)
   def test_compiled_it_equals_its_paper(self, make, twin, args):
