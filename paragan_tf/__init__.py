@@ -12,7 +12,7 @@ _API = {
   "Estimator": "paragan_tf.api",
   "ScalingManager": "paragan_tf.api",
   "fashion_mnist": "paragan_tf.api",
-  "Wish": "paragan_tf.engine.strategies",
+  "DeviceOptions": "paragan_tf.engine.strategies",
 }
 
 

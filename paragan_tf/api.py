@@ -57,7 +57,7 @@ class Estimator:
     num_classes: How many class ids there are, 0 for none; by default those of
       the embedded set, and none with an `input_fn`.
     z_dim: Length of the latent code, if the net does not say it.
-    wish: Which devices to train on; the machine decides by default.
+    device_options: Which devices to train on; the machine decides by default.
   """
 
   def __init__(
@@ -68,7 +68,7 @@ class Estimator:
     batch_size: int = 64,
     num_classes: Optional[int] = None,
     z_dim: Optional[int] = None,
-    wish: Optional[strategies.Wish] = None,
+    device_options: Optional[strategies.DeviceOptions] = None,
   ):
     self.model_dir = model_dir or tempfile.mkdtemp(prefix="paragan_")
     self.batch_size = batch_size
@@ -78,7 +78,7 @@ class Estimator:
       "d": functools.partial(adapted_d, d),
     }
     self._num_classes = num_classes
-    self._wish = wish
+    self._device_options = device_options
     self._input_fn: Optional[UserInputFn] = None
     self._run: Optional[Run] = None
 
@@ -120,10 +120,11 @@ class Estimator:
     input_fn: Optional[UserInputFn] = None,
     num_samples: Optional[int] = None,
   ) -> Dict[str, Optional[float]]:
-    """Returns `frechet` of the average of G, its floor, and `global_step`.
+    """Returns `global_step`, `frechet` of the average of G, and `frechet_real`.
 
-    With classes `label_agreement` and `classes_recognized` too. Samples, values
-    and the report are in `model_dir` then.
+    The latter is what real images get. With classes there are
+    `label_agreement` and `classes_recognized` too. Samples, values and the
+    report are in `model_dir` then.
 
     Args:
       input_fn: The images to train on, if nothing was trained yet.
@@ -134,7 +135,7 @@ class Estimator:
     results: Dict[str, Optional[float]] = {"global_step": run.done}
     for value in values:
       results[value.name] = value.value
-      results[f"{value.name}_floor"] = value.floor
+      results[f"{value.name}_real"] = value.real_score
     return results
 
   def predict(
@@ -177,7 +178,7 @@ class Estimator:
         f"`Estimator` with `model_dir` '{self.model_dir}', which goes on."
       )
     self._input_fn = input_fn
-    choice = strategies.choose(self._wish)
+    choice = strategies.choose(self._device_options)
     print(f"Training on {choice.reason}, in {self.model_dir}.", flush=True)
     experiment = Experiment(
       choice.strategy,

@@ -47,7 +47,7 @@ def check_classes(penalties: Sequence[Penalty], who: str, d: Net) -> None:
     )
 
 
-def check_apart(
+def check_role_split(
   schedule: Schedule, nets: Mapping[str, Net], exchanges: Mapping[str, Exchange]
 ) -> None:
   """Refuses what cannot play on replicas of its own.
@@ -64,7 +64,7 @@ def check_apart(
         "`norms.BatchNorm.group_size = 1`."
       )
   for name, exchange in exchanges.items():
-    if not (exchange.talks and exchange.takes_roles):
+    if not (exchange.communicates and exchange.supports_roles):
       raise ValueError(
         "G and D on replicas of their own must exchange, and "
         f"`{type(exchange).__name__}` of `{name}` does not, or not between "

@@ -154,7 +154,7 @@ def receive(
   here = static_replica_id()
   if here is None:  # On a TPU all replicas have one program.
     pairs = [[source, target] for target, source in enumerate(sources)]
-    return [permuted(value, pairs) for value in values]
+    return [collective_permute(value, pairs) for value in values]
   context = tf.distribute.get_replica_context()
   count = len(context.strategy.extended.worker_devices)
   # All processes must choose alike, so all replicas are asked.
@@ -168,31 +168,31 @@ def receive(
   return [x[first * n : (first + 1) * n] for x, n in zip(gathered, rows)]
 
 
-def gathered(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
+def all_gather(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
   """Returns the vectors of all replicas, a row for each, in order of `place`.
 
   Args:
     value: What this replica gives, of the same size on all.
-    timeout: As in `pairs.swapped`.
+    timeout: As in `pairs.pairwise_exchange`.
   """
   num = num_replicas()
   if num == 1:
     return value[tf.newaxis]
   here = static_replica_id()
   if here is None:
-    return _gathered_by_shifts(value, num)
+    return _all_gather_by_shifts(value, num)
   context = tf.distribute.get_replica_context()
   local = len(context.strategy.extended.worker_devices)
   if local < num and not tf.executing_eagerly():
     # Over a wire, the strategy would gather the shapes first.
-    return gathered_among(value, range(num), here, timeout)
+    return group_all_gather(value, range(num), here, timeout)
   options = tf.distribute.experimental.CommunicationOptions(
     timeout_seconds=timeout
   )
   return context.all_gather(tf.identity(value)[tf.newaxis], 0, options)
 
 
-def _gathered_by_shifts(value: tf.Tensor, num: int) -> tf.Tensor:
+def _all_gather_by_shifts(value: tf.Tensor, num: int) -> tf.Tensor:
   """Returns the same where all replicas have one program.
 
   TensorFlow would sum up rows that are zero but for one, over all replicas:
@@ -200,7 +200,9 @@ def _gathered_by_shifts(value: tf.Tensor, num: int) -> tf.Tensor:
   """
   shifted = [value]
   for k in range(1, num):
-    shifted.append(permuted(value, [[(i + k) % num, i] for i in range(num)]))
+    shifted.append(
+      collective_permute(value, [[(i + k) % num, i] for i in range(num)])
+    )
   rows = (tf.range(num) - place()) % num
   return tf.gather(tf.stack(shifted), rows)
 
@@ -213,7 +215,7 @@ _tokens: Dict[Tuple[int, ...], tf.Tensor] = {}
 _FIRST_KEY = 1 << 24
 
 
-def gathered_among(
+def group_all_gather(
   value: tf.Tensor,
   members: Sequence[int],
   here: int,
@@ -227,7 +229,7 @@ def gathered_among(
     value: What this replica gives, of the same size for all of them.
     members: Who talks: two of the replicas, or all.
     here: Which of them this one is.
-    timeout: As in `pairs.swapped`.
+    timeout: As in `pairs.pairwise_exchange`.
   """
   num, size = num_replicas(), len(members)
   first, second = (0, 0) if size == num else sorted(members)
@@ -302,7 +304,9 @@ def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:
   return means
 
 
-def permuted(value: tf.Tensor, pairs: Sequence[Sequence[int]]) -> tf.Tensor:
+def collective_permute(
+  value: tf.Tensor, pairs: Sequence[Sequence[int]]
+) -> tf.Tensor:
   """Sends along `pairs`; a source that feeds several sends to each in turn.
 
   Who receives nothing gets zeros.

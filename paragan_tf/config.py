@@ -8,6 +8,14 @@ import gin
 
 # What a wrong value in a config raises.
 WRONG = (ValueError, TypeError, RuntimeError)
+# Names that configs had once, and what they are now.
+_RENAMED = {
+  "attention_anew": "recompute_attention",
+  "image_ends": "rgb_convs",
+  "smaller_gram": "gram_on_short_side",
+  "wide_products": "float32_products",
+  "gin/policy/": "gin/optimizers/",
+}
 # A binding starts at the left margin; what is indented goes on with it.
 _BINDING = re.compile(r"^([\w/.]+) = (.*?)(?=^\S|\Z)", re.M | re.S)
 
@@ -23,7 +31,9 @@ def load(files: Sequence[str], bindings: Sequence[str]) -> None:
   gin.add_config_file_search_path(str(root))
   for file in files:
     if not pathlib.Path(file).is_file() and not (root / file).is_file():
-      raise ValueError(f"Config file '{file}' is not there: check the path.")
+      raise ValueError(
+        f"Config file '{file}' is not there: check the path.{_new_name(file)}"
+      )
   try:
     gin.parse_config_files_and_bindings(files, bindings)
   except (SyntaxError, OSError, ImportError, AttributeError) as e:
@@ -87,4 +97,11 @@ def _without_comments(text: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-  return " ".join(str(error).split())
+  words = " ".join(str(error).split())
+  return words + _new_name(words)
+
+
+def _new_name(words: str) -> str:
+  """Returns what a name among the words is called now, if it had another."""
+  found = ((old, new) for old, new in _RENAMED.items() if old in words)
+  return "".join(f" `{old}` is called `{new}` now." for old, new in found)

@@ -43,7 +43,7 @@ class Evaluation:
     self._extractor = extractor
     self._plain_g = plain_g
     self._num_standing = num_standing
-    self._yardsticks: Dict[Any, metrics.Yardstick] = {}
+    self._metric_suites: Dict[Any, metrics.MetricSuite] = {}
 
   @property
   def can_measure(self) -> bool:
@@ -89,8 +89,8 @@ class Evaluation:
       progress: Called with the images done and their total.
     """
     counts = (num_samples, num_reference)
-    if counts not in self._yardsticks:
-      self._yardsticks[counts] = self._yardstick(*counts, progress)
+    if counts not in self._metric_suites:
+      self._metric_suites[counts] = self._metric_suite(*counts, progress)
     sampling = metrics.Sampling(
       ema=True,
       truncation=self._sampler.truncation,
@@ -100,7 +100,7 @@ class Evaluation:
       seed=_METRIC_SEED,
     )
     with self._metric_sampler() as sampler:
-      return self._yardsticks[counts].measure(
+      return self._metric_suites[counts].measure(
         lambda labels, start: sampler(labels, _METRIC_SEED, start),
         sampling,
         progress,
@@ -133,15 +133,15 @@ class Evaluation:
         self._sampler.truncation,
       )
 
-  def _yardstick(
+  def _metric_suite(
     self, num_samples: Optional[int], num_reference: Optional[int], progress
-  ) -> metrics.Yardstick:
+  ) -> metrics.MetricSuite:
     assert self._extractor is not None
     extractor = self._extractor()
     conditional = bool(self._num_classes)
     reference = self._input_fn.reference(num_reference)
     heldout = self._input_fn.heldout()
-    return metrics.Yardstick(
+    return metrics.MetricSuite(
       extractor,
       reference.pixels,
       heldout.pixels,

@@ -9,7 +9,6 @@ from paragan_tf import checks, collectives, hardware
 from paragan_tf.data import preflight
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
-from paragan_tf.engine.apart import Apart
 from paragan_tf.engine.estimator import (
   EstimatorLoop,
   make_estimator,
@@ -18,6 +17,7 @@ from paragan_tf.engine.estimator import (
 )
 from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
+from paragan_tf.engine.role_split import RoleSplit
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.engine.step import Step
 from paragan_tf.evaluation import Evaluation
@@ -28,7 +28,7 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
-from paragan_tf.nets.joint import Joined
+from paragan_tf.nets.fused import FusedPowerIterations
 from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.nets.wrapped import Wrapped
 from paragan_tf.outputs import checkpoints, features
@@ -130,20 +130,22 @@ class Experiment:
       check(side.penalties, who)
       checks.check_classes(side.penalties, who, d.net)
     twin = self._player("g", "g_ema", seed).net
-    apart = None
+    role_split = None
     if isinstance(schedule, Asynchronous):
       exchanges = {"g": g.exchange, "d": d.exchange}
-      checks.check_apart(schedule, {"g": g.net, "d": d.net}, exchanges)
+      checks.check_role_split(schedule, {"g": g.net, "d": d.net}, exchanges)
       periods = {name: side.period for name, side in exchanges.items()}
-      apart = Apart(schedule, self.spec, self.batch_size, periods, seed)
+      role_split = RoleSplit(
+        schedule, self.spec, self.batch_size, periods, seed
+      )
     augment = self._augment and self._augment()
     average = ema(g.net, twin)
-    return Step(g, d, loss, schedule, average, seed, count, apart, augment)
+    return Step(g, d, loss, schedule, average, seed, count, role_split, augment)
 
   def _make_mean_g(self, seed: int) -> Optional[Net]:
     """Makes what holds the mean of the averages of G, if they differ."""
-    mean_counts = self.step.players["g"].exchange.mean_counts
-    if self.strategy.num_replicas_in_sync == 1 or not mean_counts:
+    mean_is_model = self.step.players["g"].exchange.mean_is_model
+    if self.strategy.num_replicas_in_sync == 1 or not mean_is_model:
       return None
     return self._player("g", "g_mean", seed).net
 
@@ -258,10 +260,10 @@ class Experiment:
     first = self.processes.index * (num // self.processes.count)
     own, exchanges = self._own(), self._exchanges()
     summed = {v.name for exchange in exchanges for v in exchange.summed}
-    absorbing = {
+    residual_targets = {
       name: checkpoints.Part(*part)
       for exchange in exchanges
-      for name, part in exchange.absorbing.items()
+      for name, part in exchange.residual_targets.items()
     }
     return [
       checkpoints.Entry(
@@ -272,7 +274,7 @@ class Experiment:
         num_replicas=num,
         merged=own.get(variable.name),
         optional=variable.name in summed,
-        absorbs=absorbing.get(variable.name),
+        absorbs=residual_targets.get(variable.name),
       )
       for variable in self.step.variables
     ]
@@ -290,11 +292,11 @@ class Experiment:
       parts = [side.net, side.optimizer, exchange]
       if name == "g":
         parts.append(self.step.ema.twin)
-      rule = "mean" if exchange.mean_counts else None
+      rule = "mean" if exchange.mean_is_model else None
       own.update((v.name, rule) for part in parts for v in part.variables)
       own.update((v.name, "sum") for v in exchange.summed)
-    if self.step.apart is not None:
-      own.update((v.name, None) for v in self.step.apart.variables)
+    if self.step.role_split is not None:
+      own.update((v.name, None) for v in self.step.role_split.variables)
     return own
 
   def plain_g(self) -> Net:
@@ -304,7 +306,7 @@ class Experiment:
       variable.assign(strategies.copies(self.strategy, value)[0])
     return copy
 
-  def talk(self) -> str:
+  def sync_summary(self) -> str:
     """Returns how replicas agree, for each player, in one sentence."""
     ways: Dict[str, List[str]] = {}
     for name, side in self.step.players.items():
@@ -340,7 +342,7 @@ class Experiment:
 def _laid_out(net: Net, precision: str) -> Net:
   layout = hardware.Layout()
   if layout.join_power_iterations:
-    net = Joined(net)
+    net = FusedPowerIterations(net)
   if precision == "auto":
     precision = hardware.profile(layout.hardware).precision
   return in_precision(net, precision)

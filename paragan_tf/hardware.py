@@ -75,14 +75,14 @@ class _Parts(NamedTuple):
   """What pays on a kind of hardware; see `Layout`."""
 
   resizes: str
-  image_ends: str
+  rgb_convs: str
   weights_as_matrices: bool
-  attention_anew: bool
+  recompute_attention: bool
   one_pass: bool = True
-  smaller_gram: bool = True
+  gram_on_short_side: bool = True
   join_projections: bool = False
   join_power_iterations: bool = False
-  wide_products: bool = False
+  float32_products: bool = False
 
 
 _PARTS = {
@@ -95,7 +95,7 @@ _PARTS = {
     join_power_iterations=True,
   ),
   "gpu": _Parts("folded", "plain", True, False),
-  "cpu": _Parts("folded", "product", True, False, wide_products=True),
+  "cpu": _Parts("folded", "product", True, False, float32_products=True),
 }
 
 
@@ -111,22 +111,22 @@ class Layout:
     resizes: A resize beside a convolution is done `apart`, is `folded` into
       its kernel, or folded where it is `strided` and apart where the image
       would have holes, forward or back.
-    image_ends: Convolutions with the image's few channels are `plain`, a matrix
+    rgb_convs: Convolutions with the image's few channels are `plain`, a matrix
       `product`, or compute `blocks` of pixels at once.
     weights_as_matrices: A TPU keeps weights and slots in the order they have,
       and turns what a convolution asks for alone.
-    attention_anew: The shares of attention, the largest tensors of a net, are
-      computed again on the way back and not kept.
+    recompute_attention: The attention weights, the largest tensors of a net,
+      are computed again in the backward pass and not kept.
     one_pass: D judges real and fake images in one pass. In two, its power
       iterations move in the first, so fakes meet norms that are half an
       iteration further on: equal where these have come to rest.
-    smaller_gram: The orthogonal penalty multiplies a kernel with itself on its
-      shorter side, and once less for the gradient.
+    gram_on_short_side: The orthogonal penalty multiplies a kernel with itself
+      on its shorter side, and once less for the gradient.
     join_projections: Norms that follow the same vector, or vectors that have a
       part in common, ask for their scales and shifts in one product.
     join_power_iterations: Those of equal shapes are one batched product.
-    wide_products: Linear layers and convolutions in bfloat16 multiply and add
-      in float32, then round: as a TPU does, and many times as fast where
+    float32_products: Linear layers and convolutions in bfloat16 multiply and
+      add in float32, then round: as a TPU does, and many times as fast where
       nothing is made for bfloat16.
     multiple: Linear layers, and convolutions of size 1 and 3, are computed on
       rows of the batch, inputs and outputs filled up to multiples of it; not
@@ -137,14 +137,14 @@ class Layout:
 
   hardware: str = "auto"
   resizes: str = None  # type: ignore[assignment]
-  image_ends: str = None  # type: ignore[assignment]
+  rgb_convs: str = None  # type: ignore[assignment]
   weights_as_matrices: bool = None  # type: ignore[assignment]
-  attention_anew: bool = None  # type: ignore[assignment]
+  recompute_attention: bool = None  # type: ignore[assignment]
   one_pass: bool = None  # type: ignore[assignment]
-  smaller_gram: bool = None  # type: ignore[assignment]
+  gram_on_short_side: bool = None  # type: ignore[assignment]
   join_projections: bool = None  # type: ignore[assignment]
   join_power_iterations: bool = None  # type: ignore[assignment]
-  wide_products: bool = None  # type: ignore[assignment]
+  float32_products: bool = None  # type: ignore[assignment]
   multiple: int = None  # type: ignore[assignment]
 
   def __post_init__(self):
@@ -153,7 +153,7 @@ class Layout:
     for name, value in pays.items():
       if getattr(self, name) is None:
         object.__setattr__(self, name, value)
-    for name, known in (("resizes", RESIZES), ("image_ends", IMAGE_ENDS)):
+    for name, known in (("resizes", RESIZES), ("rgb_convs", IMAGE_ENDS)):
       if getattr(self, name) not in known:
         raise ValueError(
           f"`{name}` must be one of {', '.join(known)}, got "

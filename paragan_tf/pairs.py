@@ -14,7 +14,7 @@ from paragan_tf import collectives
 Pairs = Sequence[Tuple[int, int]]
 
 
-def swapped(
+def pairwise_exchange(
   values: Sequence[tf.Tensor],
   groups: Sequence[Pairs],
   timeout: Optional[float] = None,
@@ -35,19 +35,21 @@ def swapped(
   here = collectives.static_replica_id()
   if here is None:  # On a TPU all replicas have one program.
     both = [[*pairs, *((j, i) for i, j in pairs)] for pairs in groups]
-    return [collectives.permuted(v, pairs) for v, pairs in zip(values, both)]
+    return [
+      collectives.collective_permute(v, pairs) for v, pairs in zip(values, both)
+    ]
   received = []
   for value, pairs in zip(values, groups):
     pair = next((pair for pair in pairs if here in pair), None)
     if pair is None:
       received.append(tf.zeros_like(value))
     else:
-      rows = collectives.gathered_among(value, pair, here, timeout)
+      rows = collectives.group_all_gather(value, pair, here, timeout)
       received.append(rows[1 - sorted(pair).index(here)])
   return received
 
 
-def distributed(
+def all_to_all(
   values: Sequence[tf.Tensor], timeout: Optional[float] = None
 ) -> List[tf.Tensor]:
   """Returns what all replicas gave for this one, each one vector of a size.
@@ -56,7 +58,7 @@ def distributed(
 
   Args:
     values: What this replica gives to each, itself included.
-    timeout: As in `swapped`.
+    timeout: As in `pairwise_exchange`.
   """
   num = collectives.num_replicas()
   if num == 1:
@@ -69,7 +71,7 @@ def distributed(
     for r in range(num)
   ]
   others = [tf.gather(rows, (r - here) % num) for r in range(num)]
-  received = swapped(others, rounds, timeout)
+  received = pairwise_exchange(others, rounds, timeout)
   # In one of the rounds a replica would talk with itself.
   received = [
     tf.where((r - here) % num == here, own, other)

@@ -136,7 +136,7 @@ class Run:
     elif started_at:
       self._say(f"Going on from step {self.done} of {self.model_dir}.")
     if started_at < self.num_steps and self._num_replicas > 1:
-      self._say(self.experiment.talk())
+      self._say(self.experiment.sync_summary())
     try:
       self.train(self.num_steps, should_stop)
     finally:
@@ -253,7 +253,9 @@ class Run:
     self._interpolate()
     values = self._measured(num_samples or self._usual_samples())
     for value in values:
-      real = "" if value.floor is None else f"  (real {value.floor:.4f})"
+      real = (
+        "" if value.real_score is None else f"  (real {value.real_score:.4f})"
+      )
       print(f"{value.name:16} {value.value:.4f}{real}")
     path = report.write(self.model_dir)
     print(f"Pictures: {samples.png_path(self.model_dir, self.done)}")
@@ -338,7 +340,7 @@ def prepare(
   gin_files: Sequence[str],
   gin_bindings: Sequence[str],
   model_dir: str,
-  wish: Optional[strategies.Wish] = None,
+  device_options: Optional[strategies.DeviceOptions] = None,
   engine: str = "strategy",
 ) -> Run:
   """Reads the config and builds the run; what is wrong is a `ValueError`.
@@ -347,14 +349,16 @@ def prepare(
     gin_files: Config files, read in order.
     gin_bindings: Single bindings, read after them.
     model_dir: The run's folder.
-    wish: Which devices to train on.
+    device_options: Which devices to train on.
     engine: `strategy` or `tpu_estimator`.
   """
   config.load(gin_files, gin_bindings)
-  wish = wish or strategies.Wish()
+  device_options = device_options or strategies.DeviceOptions()
   by_estimator = engine == "tpu_estimator"
   choice = (
-    strategies.for_estimator(wish) if by_estimator else strategies.choose(wish)
+    strategies.for_estimator(device_options)
+    if by_estimator
+    else strategies.choose(device_options)
   )
   print(f"Training on {choice.reason}.", flush=True)
   try:

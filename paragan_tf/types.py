@@ -13,8 +13,8 @@ class Mode(enum.Enum):
   player who owns it, so that watching an opponent never changes it.
   """
 
-  TURN = "turn"  # Its own turn: batch statistics, state moves on.
-  WATCH = "watch"  # The opponent's turn: batch statistics, state stands still.
+  TRAIN = "train"  # Its own turn: batch statistics, state is updated.
+  FROZEN = "frozen"  # The opponent's turn: batch statistics, state is kept.
   EVAL = "eval"  # Sampling and measuring: stored statistics.
 
 

@@ -309,7 +309,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(variable.shape, other.shape)
       self.assertEqual(variable.trainable, other.trainable)
       variable.assign_add(tf.ones_like(variable))
-    g(*batch()[2:], batch().labels, Mode.TURN)
+    g(*batch()[2:], batch().labels, Mode.TRAIN)
     self.assertAllClose(before, testing.values(twin.variables), 0, 0)
 
   @parameterized.named_parameters(*BUILT)
@@ -339,7 +339,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
     for net, x in ((g, z), (d, images)):
       for variable in net.variables:
         variable.assign_add(tf.ones_like(variable))
-      net(x, labels, Mode.TURN)
+      net(x, labels, Mode.TRAIN)
     for net, values in zip(pair, before):
       self.assertLen(held(net), len(values))
       for variable, value in zip(held(net), values):
@@ -354,7 +354,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
     # What is traced moves on replicas, below; a plain object has no `training`.
     traced = [tf.function(call, autograph=False)] * (make_pair is plain)
     for run in (call, *traced):
-      for mode in (Mode.EVAL, Mode.TURN, Mode.WATCH):
+      for mode in (Mode.EVAL, Mode.TRAIN, Mode.FROZEN):
         self.check_moves(functools.partial(run, mode), mode, state(d))
 
   @parameterized.named_parameters(("module", module), ("in_call", in_call))
@@ -367,7 +367,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
       for copy in strategies.copies(testing.strategy(), variable)
     ]
     images, labels, _ = batch()
-    for mode in (Mode.WATCH, Mode.TURN):
+    for mode in (Mode.FROZEN, Mode.TRAIN):
       call = functools.partial(d, images + 1.0, labels, mode)
       run = functools.partial(testing.run_on_replicas, call)
       self.check_moves(run, mode, copies)
@@ -397,7 +397,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
     before = testing.values(variables)
     run()
     for old, new in zip(before, testing.values(variables)):
-      self.assertEqual(np.allclose(old, new), mode is not Mode.TURN, mode)
+      self.assertEqual(np.allclose(old, new), mode is not Mode.TRAIN, mode)
 
   @parameterized.named_parameters(*KINDS)
   def test_only_evaluation_judges_each_image_alone(self, make_pair):
@@ -409,7 +409,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
       )
       for mode in Mode
     }
-    expected = {Mode.TURN: False, Mode.WATCH: False, Mode.EVAL: True}
+    expected = {Mode.TRAIN: False, Mode.FROZEN: False, Mode.EVAL: True}
     self.assertEqual(alone, expected)
 
   @parameterized.named_parameters(*DISTINCT)
@@ -417,7 +417,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
     g, d = adapt(make_pair(False))
     self.assertFalse(d.uses_batch_statistics)
     for net, move in ((g, turns.g_move), (d, turns.d_move)):
-      fakes = turns.draw(g, batch(), Mode.TURN)
+      fakes = turns.draw(g, batch(), Mode.TRAIN)
       grads = move(fakes, d, batch(), losses.non_saturating).grads
       self.assertLen(grads, len(net.variables))
       for variable, grad in zip(net.trainable_variables, grads):
@@ -488,12 +488,12 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
     logits = tf.keras.layers.Lambda(lambda xy: ids(xy[1]))([x, y])
     d = adapt_d(tf.keras.Model([x, y], logits))
     images, labels, _ = batch()
-    self.assertAllEqual(d(images, labels, Mode.TURN), labels)
+    self.assertAllEqual(d(images, labels, Mode.TRAIN), labels)
 
   def test_the_last_of_a_tuple_are_the_logits(self):
     d = adapt_d(lambda x, y: (x[:, 0, 0, 0], tf.cast(y, tf.float16)[:, None]))
     images, labels, _ = batch()
-    self.assertAllEqual(d(images, labels, Mode.TURN), labels)
+    self.assertAllEqual(d(images, labels, Mode.TRAIN), labels)
 
   def test_labels_are_none_without_classes(self):
     class D(Discriminator):
@@ -502,7 +502,7 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
         return super().model_fn(x, tf.zeros([x.shape[0]], tf.int32))
 
     d = adapt_d(D, SPEC._replace(num_classes=0))
-    self.assertEqual(d(batch().images, None, Mode.TURN).shape, [BATCH])
+    self.assertEqual(d(batch().images, None, Mode.TRAIN).shape, [BATCH])
 
   @parameterized.parameters("training", "is_training")
   def test_training_is_said_to_whom_it_concerns(self, word):
@@ -520,7 +520,7 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
 
     d = adapt_d(net)
     del seen[:]
-    for mode in (Mode.TURN, Mode.WATCH, Mode.EVAL):
+    for mode in (Mode.TRAIN, Mode.FROZEN, Mode.EVAL):
       d(batch().images, batch().labels, mode)
     self.assertEqual(seen, [(True, 1.0), (True, 1.0), (False, 1.0)])
 
@@ -561,9 +561,9 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
 
     d = adapt_d(D(16, 1, False))
     before = testing.values(d.variables)
-    d(batch().images, batch().labels, Mode.WATCH)
+    d(batch().images, batch().labels, Mode.FROZEN)
     self.assertAllClose(testing.values(d.variables), before, 0, 0)
-    d(batch().images, batch().labels, Mode.TURN)
+    d(batch().images, batch().labels, Mode.TRAIN)
     self.assertAllClose(testing.values(d.variables), np.divide(before, 2))
 
 

@@ -147,7 +147,7 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     gan.train(input_fn, steps=2)
     values = gan.evaluate()
     self.assertEqual(values["global_step"], 2)
-    self.assertGreater(values["frechet"], values["frechet_floor"])
+    self.assertGreater(values["frechet"], values["frechet_real"])
     self.assertNotIn("label_agreement", values)
 
   @parameterized.named_parameters(

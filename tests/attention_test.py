@@ -21,11 +21,11 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     layer = attention.SelfAttention(16, INIT, spectral)
     layer.gamma.assign(0.8)
     x = random(2, 4, 6, 16)
-    turn = tf.function(lambda x: layer(x, None, Mode.TURN), autograph=False)
+    turn = tf.function(lambda x: layer(x, None, Mode.TRAIN), autograph=False)
     for _ in range(200 if spectral else 1):  # The norms come to their end.
       turn(tf.cast(x, tf.float32))
     expected = reference.attention(x, layer)
-    y = layer(tf.cast(x, tf.float32), None, Mode.WATCH)
+    y = layer(tf.cast(x, tf.float32), None, Mode.FROZEN)
     self.assertAllClose(y, expected, rtol=1e-3, atol=1e-3)
     self.assertGreater(np.abs(expected - x).max(), 0.1)
 
@@ -43,7 +43,7 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
       with tf.GradientTape() as outer:
         with tf.GradientTape() as tape:
           tape.watch(x)
-          y = layer(x, None, Mode.WATCH)
+          y = layer(x, None, Mode.FROZEN)
           loss = tf.reduce_sum(y**3)
         grads = tape.gradient(loss, [x, *layer.trainable_variables])
         slope = tf.reduce_sum(grads[0] ** 2)
@@ -62,7 +62,7 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     layer = attention.SelfAttention(8, INIT, False)
     x = tf.constant(random(2, 4, 4, 8), tf.float32)
     with tf.GradientTape() as tape:
-      y = layer(x, None, Mode.WATCH)
+      y = layer(x, None, Mode.FROZEN)
       loss = tf.reduce_sum(y**2)
     self.assertAllEqual(y, x)
     self.assertGreater(abs(float(tape.gradient(loss, layer.gamma))), 1e-3)
@@ -73,7 +73,7 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     x = tf.constant(random(1, 4, 4, 8), tf.float32)
     with tf.GradientTape() as tape:
       tape.watch(x)
-      corner = tf.reduce_sum(layer(x, None, Mode.WATCH)[0, 0, 0])
+      corner = tf.reduce_sum(layer(x, None, Mode.FROZEN)[0, 0, 0])
     felt = np.abs(tape.gradient(corner, x)).max(-1).reshape([2, 2, 2, 2])
     # In every block of four the largest of some channel is felt.
     self.assertAllGreater(felt.max((1, 3)), 1e-6)
@@ -89,7 +89,7 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     layer = attention.SelfAttention(8, INIT, False)
     layer.gamma.assign(1.0)
     x = tf.constant(100 * random(1, 4, 4, 8), tf.float32)
-    self.assertAllInRange(layer(x, None, Mode.WATCH), -1e4, 1e4)
+    self.assertAllInRange(layer(x, None, Mode.FROZEN), -1e4, 1e4)
 
 
 if __name__ == "__main__":

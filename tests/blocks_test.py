@@ -24,7 +24,7 @@ def shaken(module):
   for i, variable in enumerate(module.trainable_variables):
     variable.assign_add(0.3 * random(*variable.shape, seed=i))
   weights = [m for m in module.submodules if isinstance(m, layers.Weight)]
-  turn = tf.function(lambda: [weight(Mode.TURN) for weight in weights])
+  turn = tf.function(lambda: [weight(Mode.TRAIN) for weight in weights])
   for _ in range(300):
     turn()
   return module
@@ -72,7 +72,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
     block = shaken(blocks.GeneratorBlock(4, 3, INIT, norm, False, "block"))
     x = random(3, 4, 4, 4)
     pairs = [by_class(n, LABELS) for n in (block.norm1, block.norm2)]
-    y = block(tf.cast(x, tf.float32), LABELS, Mode.WATCH)
+    y = block(tf.cast(x, tf.float32), LABELS, Mode.FROZEN)
     self.check(y, g_block(x, block, pairs))
 
   def test_biggan_g_block(self):
@@ -83,7 +83,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
     block = shaken(blocks.GeneratorBlock(4, 3, INIT, norm, True, "block"))
     x, cond = random(3, 4, 4, 4), random(3, VECTOR)
     pairs = [by_vector(n, cond) for n in (block.norm1, block.norm2)]
-    y = block(*(tf.cast(v, tf.float32) for v in (x, cond)), Mode.WATCH)
+    y = block(*(tf.cast(v, tf.float32) for v in (x, cond)), Mode.FROZEN)
     self.check(y, g_block(x, block, pairs))
 
   @parameterized.named_parameters(
@@ -99,7 +99,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
       )
     )
     x = random(3, 4, 4, inputs)
-    y = block(tf.cast(x, tf.float32), None, Mode.WATCH)
+    y = block(tf.cast(x, tf.float32), None, Mode.FROZEN)
     self.check(y, d_block(x, block, down, first))
 
   @parameterized.named_parameters(("up", 4, True), ("keep", 8, False))
@@ -115,7 +115,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
       h = reference.conv(reference.up(h) if up and i == 1 else h, conv)
     shortcut = x[..., :outputs]
     expected = h + (reference.up(shortcut) if up else shortcut)
-    y = block(tf.cast(x, tf.float32), LABELS, Mode.WATCH)
+    y = block(tf.cast(x, tf.float32), LABELS, Mode.FROZEN)
     self.check(y, expected)
 
   @parameterized.named_parameters(("down", 8, True), ("keep", 4, False))
@@ -132,7 +132,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
     if block.more is not None:
       more = reference.conv(x_there, block.more)
       x_there = np.concatenate([x_there, more], -1)
-    y = block(tf.cast(x, tf.float32), None, Mode.WATCH)
+    y = block(tf.cast(x, tf.float32), None, Mode.FROZEN)
     self.check(y, h + x_there)
 
   def test_a_deep_width_is_a_multiple_of_four(self):
@@ -159,7 +159,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
 
     h = reference.conv(reference.relu(normed(x, block.norm1)), block.conv1)
     h = reference.conv(reference.relu(normed(h, block.norm2)), block.conv2)
-    y = block(tf.cast(x, tf.float32), None, Mode.WATCH)
+    y = block(tf.cast(x, tf.float32), None, Mode.FROZEN)
     self.check(y, x + h)
 
 

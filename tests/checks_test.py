@@ -17,9 +17,9 @@ class ChecksTest(tf.test.TestCase, parameterized.TestCase):
   def test_g_and_d_apart_must_hear_of_each_other(self, make, words):
     exchanges = {"g": exchange.Periodic(), "d": make()}
     with self.assertRaisesRegex(ValueError, f"{words}.*take `AllReduce` or"):
-      checks.check_apart(schedule.Asynchronous(), {}, exchanges)
+      checks.check_role_split(schedule.Asynchronous(), {}, exchanges)
     exchanges["d"] = exchange.AllReduce()
-    checks.check_apart(schedule.Asynchronous(), {}, exchanges)
+    checks.check_role_split(schedule.Asynchronous(), {}, exchanges)
 
   def test_replicas_share_batches_alike(self):
     own = schedule.Sequential(g_batch_size=6, reuse_fakes=False)

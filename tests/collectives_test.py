@@ -18,7 +18,7 @@ class OneProgramTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_gather_by_shifts_has_all_rows_in_order(self, here):
     given = np.random.RandomState(0).randint(99, size=[M, 3])
 
-    def permuted(value, sent):
+    def collective_permute(value, sent):
       self.assertAllEqual(value, given[here])
       (source,) = (source for source, target in sent if target == here)
       return tf.constant(given[source])
@@ -27,15 +27,15 @@ class OneProgramTest(tf.test.TestCase, parameterized.TestCase):
       mock.patch.object(collectives, "num_replicas", lambda: M),
       mock.patch.object(collectives, "static_replica_id", lambda: None),
       mock.patch.object(collectives, "place", lambda: tf.constant(here)),
-      mock.patch.object(collectives, "permuted", permuted),
+      mock.patch.object(collectives, "collective_permute", collective_permute),
     ):
-      self.assertAllEqual(collectives.gathered(given[here]), given)
+      self.assertAllEqual(collectives.all_gather(given[here]), given)
 
   @parameterized.parameters(2, 3)
   def test_few_replicas_tell_each_other_their_parts(self, num):
     with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
       rows = [tf.constant([i, i]) for i in range(num)]
-      got = pairs.distributed(rows)
+      got = pairs.all_to_all(rows)
     self.assertLen(got, num)
     said = [op for op in graph.get_operations() if "Collective" in op.type]
     sent = {

@@ -65,9 +65,9 @@ def gradients():
   d = dcgan.Discriminator(spec, 0, width=2, name="d")
   batch = testing.batch(8, spec, z_dim=8)
   with tf.GradientTape(persistent=True) as tape:
-    fakes = g(batch.z, batch.labels, Mode.TURN)
+    fakes = g(batch.z, batch.labels, Mode.TRAIN)
     real, fake = (
-      d(images, batch.labels, Mode.TURN) for images in (batch.images, fakes)
+      d(images, batch.labels, Mode.TRAIN) for images in (batch.images, fakes)
     )
     d_loss = tf.reduce_mean(tf.nn.relu(1.0 - real) + tf.nn.relu(1.0 + fake))
     g_loss = -tf.reduce_mean(fake)

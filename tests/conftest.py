@@ -24,7 +24,7 @@ _LONGEST = (
   "multi_process_test.py",
   "run_test.py",
   "nets_test.py",
-  "apart_test.py",
+  "role_split_test.py",
   "quantize_test.py",
 )
 

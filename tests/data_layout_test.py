@@ -52,8 +52,10 @@ class CoreBatchTest(tf.test.TestCase, parameterized.TestCase):
     (A100, 21, 0, 16),
     (A100, 64, 1.5e9, 24),
   )
-  def test_it_fits_and_fills_tiles(self, profile, wish, image_bytes, expected):
-    size = layout.core_batch(profile, wish, 2e9, image_bytes)
+  def test_it_fits_and_fills_tiles(
+    self, profile, wanted, image_bytes, expected
+  ):
+    size = layout.core_batch(profile, wanted, 2e9, image_bytes)
     self.assertEqual(size, expected)
     if profile.memory:
       self.assertLessEqual(2e9 + size * image_bytes, profile.memory)
@@ -61,7 +63,7 @@ class CoreBatchTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_cannot_be_is_refused(self):
     with self.assertRaisesRegex(ValueError, "One image needs 22.0 GB"):
       layout.core_batch(V3, 8, 2e9, 20e9)
-    with self.assertRaisesRegex(ValueError, "`wish` .* 0"):
+    with self.assertRaisesRegex(ValueError, "`wanted` .* 0"):
       layout.core_batch(V3, 0)
 
 

@@ -115,6 +115,22 @@ class ConfigTest(tf.test.TestCase):
     rows = config.differences("g/a.x = 1\n", "d/a.x = 1\n")
     self.assertEqual([row[0] for row in rows], ["d/a.x", "g/a.x"])
 
+  def test_an_old_name_is_told_with_the_new_one(self):
+    for files, bindings, words in (
+      (
+        ["gin/policy/ttur.gin"],
+        [],
+        "`gin/policy/` is called `gin/optimizers/`",
+      ),
+      (
+        ["gin/layout/tpu.gin"],
+        ["hardware.Layout.attention_anew = True"],
+        "`attention_anew` is called `recompute_attention` now",
+      ),
+    ):
+      with self.assertRaisesRegex(ValueError, words):
+        config.load(files, bindings)
+
   def test_what_cannot_be_read_is_one_sentence(self):
     cases = (
       (["no_such.gin"], [], "'no_such.gin' is not there"),

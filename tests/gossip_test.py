@@ -207,9 +207,9 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_players_that_are_alike_talk_together(self):
     one, same = make(topology.ring), make(topology.ring)
-    self.assertTrue(one.is_like(same))
+    self.assertTrue(one.can_fuse_with(same))
     for other in (make(topology.complete), make(topology.ring, rounds=2)):
-      self.assertFalse(one.is_like(other))
+      self.assertFalse(one.can_fuse_with(other))
 
 
 class DposgTest(tf.test.TestCase, parameterized.TestCase):

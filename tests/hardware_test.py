@@ -61,7 +61,7 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
   def test_every_hardware_has_a_whole_layout(self, name):
     layout = Layout(hardware=name)
     self.assertIn(layout.resizes, hardware.RESIZES)
-    self.assertIn(layout.image_ends, hardware.IMAGE_ENDS)
+    self.assertIn(layout.rgb_convs, hardware.IMAGE_ENDS)
     # Compilers of the others fill up by themselves.
     self.assertEqual(layout.multiple, 8 if name in GPUS else 1)
     self.assertEqual(Layout(hardware=name, multiple=4).multiple, 4)
@@ -85,7 +85,7 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
     ({"hardware": "abacus"}, "`hardware` .* 'abacus'"),
     ({"resizes": "never"}, "`resizes` .* 'never'"),
-    ({"image_ends": "round"}, "`image_ends` .* 'round'"),
+    ({"rgb_convs": "round"}, "`rgb_convs` .* 'round'"),
     ({"multiple": 0}, "`multiple` .* 0"),
   )
   def test_bad_values_are_refused(self, options, message):

@@ -26,14 +26,14 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_none_asks_for_no_label(self):
     head = make("none")
-    verdict = head(X, None, Mode.WATCH)
+    verdict = head(X, None, Mode.FROZEN)
     self.assertAllClose(verdict.logits, self.one_logit(head))
     self.assertAllEqual(verdict.features, X)
     self.assertEqual(verdict[2:], (None, None, None))
 
   def test_projection_adds_the_product_with_the_label(self):
     head = make("projection")
-    verdict = head(X, LABELS, Mode.WATCH)
+    verdict = head(X, LABELS, Mode.FROZEN)
     rows = head.embedding.weight.w.numpy()[LABELS]
     expected = self.one_logit(head) + np.sum(X * rows, 1)
     self.assertAllClose(verdict.logits, expected)
@@ -42,7 +42,7 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_ac_names_the_classes(self):
     head = make("ac")
-    verdict = head(X, LABELS, Mode.WATCH)
+    verdict = head(X, LABELS, Mode.FROZEN)
     self.assertAllClose(verdict.logits, self.one_logit(head))
     self.assertAllClose(verdict.classes, X @ head.classes.weight.w.numpy())
     self.assertEqual(verdict.classes.shape, [5, CLASSES])
@@ -51,7 +51,7 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(("features", None, 4), ("given", 7, 7))
   def test_2c_puts_images_and_labels_on_a_sphere(self, embedding_dim, size):
     head = make("2c", embedding_dim=embedding_dim)
-    verdict = head(X, LABELS, Mode.WATCH)
+    verdict = head(X, LABELS, Mode.FROZEN)
     self.assertAllClose(verdict.logits, self.one_logit(head))
 
     def unit(x):

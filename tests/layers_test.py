@@ -10,7 +10,7 @@ from paragan_tf.types import Mode
 from tests import testing
 
 INIT = layers.normal_init(0.5, seed=3)
-MODES = (("turn", Mode.TURN), ("watch", Mode.WATCH), ("eval", Mode.EVAL))
+MODES = (("turn", Mode.TRAIN), ("watch", Mode.FROZEN), ("eval", Mode.EVAL))
 
 
 def random(*shape):
@@ -78,7 +78,7 @@ class ConvTest(tf.test.TestCase, parameterized.TestCase):
       return y, *grads
 
     plain = run(lambda: PLAIN[resize](x, w, conv.bias))
-    ours = run(lambda: conv(x, Mode.WATCH))
+    ours = run(lambda: conv(x, Mode.FROZEN))
     for one, other in zip(ours, plain):
       self.assertAllClose(one, other, rtol=1e-4, atol=1e-4)
       self.assertGreater(np.abs(other).max(), 1e-2)
@@ -89,9 +89,9 @@ class ConvTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_batch_size_may_be_unknown(self, resize):
     conv = layers.Conv(2, 3, INIT, resize=resize)
     signature = [tf.TensorSpec([None, 4, 4, 2])]
-    traced = tf.function(lambda x: conv(x, Mode.WATCH), signature)
+    traced = tf.function(lambda x: conv(x, Mode.FROZEN), signature)
     x = random(5, 4, 4, 2)
-    self.assertAllClose(traced(x), conv(x, Mode.WATCH), atol=1e-6)
+    self.assertAllClose(traced(x), conv(x, Mode.FROZEN), atol=1e-6)
 
   def test_spectral_norm_divides_the_kernel_and_not_the_bias(self):
     conv = layers.Conv(2, 3, INIT, resize="down", spectral=True)
@@ -140,7 +140,7 @@ class LinearTest(tf.test.TestCase, parameterized.TestCase):
     linear.bias.assign([10.0, 20.0, 30.0])
     x = tf.constant([[1.0, 0.0], [0.0, 1.0], [2.0, -1.0]])
     self.assertAllEqual(
-      linear(x, Mode.WATCH), [[11, 22, 33], [14, 25, 36], [8, 19, 30]]
+      linear(x, Mode.FROZEN), [[11, 22, 33], [14, 25, 36], [8, 19, 30]]
     )
 
   def test_the_bias_may_be_left_out(self):
@@ -148,15 +148,15 @@ class LinearTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(linear.variables, 1)
     x = random(4, 2)
     expected = x @ linear.weight.w.numpy()
-    self.assertAllClose(linear(x, Mode.WATCH), expected)
+    self.assertAllClose(linear(x, Mode.FROZEN), expected)
 
   @parameterized.named_parameters(("plain", False), ("spectral", True))
   def test_embedding_is_a_look_up(self, spectral):
     embedding = layers.Embedding(4, 3, INIT, spectral)
     labels = tf.constant([2, 0, 2, 3])
     with tf.GradientTape() as tape:
-      y = embedding(labels, Mode.WATCH)
-    table = embedding.weight(Mode.WATCH).numpy()
+      y = embedding(labels, Mode.FROZEN)
+    table = embedding.weight(Mode.FROZEN).numpy()
     self.assertAllClose(y, table[[2, 0, 2, 3]])
     self.assertEqual(np.array_equal(table, embedding.weight.w), not spectral)
     if not spectral:
@@ -193,18 +193,18 @@ class SpectralTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_turns_converge_to_the_largest_singular_value(self, shape):
     weight, matrix, _ = self.weight(shape)
-    turn = tf.function(lambda: weight(Mode.TURN))
+    turn = tf.function(lambda: weight(Mode.TRAIN))
     for _ in range(200):
       turn()
     largest = np.linalg.svd(matrix, compute_uv=False)[0]
     expected = weight.w / largest
-    self.assertAllClose(weight(Mode.TURN), expected, rtol=1e-4)
+    self.assertAllClose(weight(Mode.TRAIN), expected, rtol=1e-4)
     self.assertAllClose(weight(Mode.EVAL), expected, rtol=1e-4)
 
   def test_a_turn_makes_one_power_iteration(self):
     weight, matrix, u = self.weight()
     for _ in range(3):
-      kernel = weight(Mode.TURN)
+      kernel = weight(Mode.TRAIN)
       before = u
       u, v = power_iteration(matrix, u)
       self.assertAllClose(weight.u[0], u, rtol=1e-5, atol=1e-5)
@@ -213,7 +213,7 @@ class SpectralTest(tf.test.TestCase, parameterized.TestCase):
       self.assertGreater(np.abs(u - before).max(), 1e-3)
       self.assertGreater(np.abs(power_iteration(matrix, u)[0] - u).max(), 1e-3)
 
-  @parameterized.named_parameters(("watch", Mode.WATCH), ("eval", Mode.EVAL))
+  @parameterized.named_parameters(("watch", Mode.FROZEN), ("eval", Mode.EVAL))
   def test_nobody_else_moves_the_vector(self, mode):
     weight, matrix, u = self.weight()
     first, second = weight(mode), weight(mode)
@@ -226,7 +226,7 @@ class SpectralTest(tf.test.TestCase, parameterized.TestCase):
   def test_gradient_holds_the_vectors_constant(self, mode):
     weight, matrix, u = self.weight()
     new_u, v = power_iteration(matrix, u)
-    u = new_u if mode is Mode.TURN else u
+    u = new_u if mode is Mode.TRAIN else u
     a = random(*weight.w.shape)
     with tf.GradientTape() as tape:
       loss = tf.reduce_sum(a * weight(mode))

@@ -211,7 +211,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
 # What is no form of a convolution, then all that pays on a hardware.
 SWITCHES = {
   "weights_as_matrices": {"weights_as_matrices": True},
-  "attention_anew": {"attention_anew": True},
+  "recompute_attention": {"recompute_attention": True},
   "one_pass": {"one_pass": True},
   "join_projections": {"join_projections": True},
   "join_power_iterations": {"join_power_iterations": True},
@@ -284,7 +284,7 @@ def moves():
   )
   # Eagerly: to trace it takes several times as long.
   with executed() as ops:
-    fakes = turns.draw(g, batch, Mode.TURN)
+    fakes = turns.draw(g, batch, Mode.TRAIN)
     one = turns.g_move(fakes, d, batch, losses.wasserstein)
     other = turns.d_move(fakes, d, batch, losses.wasserstein)
   results = [fakes.images, one.loss, *one.grads, other.loss, *other.grads]

@@ -170,12 +170,14 @@ class MetricValueTest(tf.test.TestCase, parameterized.TestCase):
       metrics.compare(a, a._replace(name="other"))
 
   @parameterized.named_parameters(
-    ("floor", 1.25, 0.5), ("no_floor", None, None)
+    ("real_score", 1.25, 0.5), ("no_real_score", None, None)
   )
-  def test_json_gives_back_the_value(self, floor, truncation):
+  def test_json_gives_back_the_value(self, real_score, truncation):
     protocol = dataclasses.replace(PROTOCOL, truncation=truncation)
-    value = metrics.MetricValue("frechet", 5.0, protocol, floor)
+    value = metrics.MetricValue("frechet", 5.0, protocol, real_score)
     fields = json.loads(json.dumps({"step": 7, **value.to_json()}))
+    self.assertEqual(metrics.MetricValue.from_json(fields), value)
+    fields["floor"] = fields.pop("real_score")  # As older runs call it.
     self.assertEqual(metrics.MetricValue.from_json(fields), value)
 
   def test_json_of_another_version_is_refused(self):
@@ -246,13 +248,13 @@ class MeasureTest(tf.test.TestCase):
 
   def measure(self, sample_fn, **kwargs):
     kwargs = {"heldout_labels": self.labels, "batch_size": 16, **kwargs}
-    yardstick = metrics.Yardstick(
+    suite = metrics.MetricSuite(
       self.extractor, self.reference, self.heldout, **kwargs
     )
-    values = yardstick.measure(sample_fn, SAMPLING, kwargs.get("progress"))
+    values = suite.measure(sample_fn, SAMPLING, kwargs.get("progress"))
     return {value.name: value for value in values}
 
-  def test_samples_that_are_the_heldout_images_reach_the_floor(self):
+  def test_samples_that_are_the_heldout_images_get_the_real_score(self):
     values = self.measure(
       lambda labels, start: self.heldout[start : start + len(labels)]
     )
@@ -260,8 +262,8 @@ class MeasureTest(tf.test.TestCase):
       values, ["frechet", "label_agreement", "classes_recognized"]
     )
     for value in values.values():
-      self.assertEqual(value.value, value.floor)
-      self.assertGreater(value.floor, 0)
+      self.assertEqual(value.value, value.real_score)
+      self.assertGreater(value.real_score, 0)
 
   def test_floor_and_value_are_those_of_the_pieces(self):
     samples = half_images(1 - self.labels, 5)
@@ -275,16 +277,16 @@ class MeasureTest(tf.test.TestCase):
       frechet.value, metrics.frechet_distance(fake, reference), 1e-9
     )
     self.assertNear(
-      frechet.floor, metrics.frechet_distance(heldout, reference), 1e-9
+      frechet.real_score, metrics.frechet_distance(heldout, reference), 1e-9
     )
     self.assertEqual(
       agreement.value, metrics.label_agreement(fake, self.labels)
     )
     self.assertEqual(
-      agreement.floor, metrics.label_agreement(heldout, self.labels)
+      agreement.real_score, metrics.label_agreement(heldout, self.labels)
     )
     self.assertLess(agreement.value, 0.5)
-    self.assertGreater(agreement.floor, 0.5)
+    self.assertGreater(agreement.real_score, 0.5)
 
   def test_samples_are_asked_for_with_the_heldout_labels_in_order(self):
     asked = []
@@ -299,13 +301,13 @@ class MeasureTest(tf.test.TestCase):
     self.assertEqual([len(labels) for labels in asked], [16, 16, 16, 2])
     self.assertAllEqual(np.concatenate(asked), self.labels)
 
-  def test_a_limit_holds_for_value_and_floor(self):
+  def test_a_limit_holds_for_value_and_real_score(self):
     values = self.measure(half_images, num_samples=20)
     self.assertEqual(self.extractor.batches, [16] * 7 + [8] + [16, 4] * 2)
     heldout = self.extractor(self.heldout[:20]).features.numpy()
     reference = self.extractor(self.reference).features.numpy()
     self.assertNear(
-      values["frechet"].floor,
+      values["frechet"].real_score,
       metrics.frechet_distance(heldout, reference),
       1e-9,
     )
@@ -332,12 +334,12 @@ class MeasureTest(tf.test.TestCase):
     self.assertCountEqual(values, ["frechet"])
 
   def test_real_images_are_described_once(self):
-    yardstick = metrics.Yardstick(
+    suite = metrics.MetricSuite(
       self.extractor, self.reference, self.heldout, self.labels
     )
     self.assertEqual(self.extractor.batches, [120, 50])
     for _ in range(2):
-      yardstick.measure(half_images, SAMPLING)
+      suite.measure(half_images, SAMPLING)
     self.assertEqual(self.extractor.batches, [120, 50, 50, 50])
 
   def test_bytes_are_measured_as_the_floats_they_stand_for(self):

@@ -429,9 +429,11 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     ("no_tpu", alone, dict(tpu="local"), "this machine has no TPU"),
     ("no_answer", alone, dict(tpu="grpc://127.0.0.1:9"), "refused"),
   )
-  def test_it_is_said_before_anything_is_made(self, environment, wish, words):
+  def test_it_is_said_before_anything_is_made(
+    self, environment, device_options, words
+  ):
     for engine in ("strategy", "tpu_estimator"):
-      if engine == "tpu_estimator" and "join_timeout" in wish:
+      if engine == "tpu_estimator" and "join_timeout" in device_options:
         words = "on one CPU device, got several .*processes"
       with (
         mock.patch.dict(os.environ, environment()),
@@ -441,7 +443,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
           ["gin/runs/smoke.gin"],
           [],
           self.folder,
-          strategies.Wish(**wish),
+          strategies.DeviceOptions(**device_options),
           engine,
         )
     self.assertFalse(os.path.exists(self.folder))

@@ -271,7 +271,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllInRange(images, -1.0, 1.0)
       self.assertGreater(np.std(images), 1e-6)
       self.check_logits(verdict.logits)
-    self.check_logits(d(images, batch.labels, Mode.WATCH))
+    self.check_logits(d(images, batch.labels, Mode.FROZEN))
 
   def check_logits(self, logits):
     self.assertEqual(logits.shape, [BATCH])
@@ -284,7 +284,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     for variable, value in zip(g.variables, values[0]):
       if variable.trainable:
         variable.assign(10 * value + 1)
-    images = g(batch.z, batch.labels, Mode.WATCH)
+    images = g(batch.z, batch.labels, Mode.FROZEN)
     self.assertAllInRange(images, -1.0, 1.0)
     self.assertGreater(np.abs(images).max(), 0.9)
 
@@ -292,7 +292,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
   def test_every_weight_learns_from_its_own_loss(self, make_pair, spec):
     g, d, batch = shared(make_pair, spec)
     held(make_pair, spec)  # As they are now.
-    fakes = turns.draw(g, batch, Mode.TURN)
+    fakes = turns.draw(g, batch, Mode.TRAIN)
     found = [
       move(fakes, d, batch, losses.non_saturating).grads
       for move in (turns.g_move, turns.d_move)
@@ -329,7 +329,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
   def test_watching_repeats_and_changes_nothing(self, make_pair, spec):
     g, _, batch = shared(make_pair, spec)
     variables, before = held(make_pair, spec)
-    for mode in (Mode.WATCH, Mode.EVAL):
+    for mode in (Mode.FROZEN, Mode.EVAL):
       images, _, after = called(make_pair, spec, mode)
       for variable, one, other in zip(variables, before, after):
         self.assertTrue(np.array_equal(one, other), variable.name)
@@ -337,7 +337,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*CASES)
   def test_a_turn_moves_all_state_and_no_weight(self, make_pair, spec):
-    after = called(make_pair, spec, Mode.TURN).after
+    after = called(make_pair, spec, Mode.TRAIN).after
     for variable, old, new in zip(*held(make_pair, spec), after):
       if not variable.trainable and variable.shape.num_elements() == 1:
         # A vector of one entry has length one before and after.
@@ -352,7 +352,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     images, verdict = called(make_pair, spec, Mode.EVAL)[:2]
     others = (batch.labels + 1) % spec.num_classes
     their_images = g(batch.z, others, Mode.EVAL)
-    self.check_apart(images, their_images)
+    self.check_role_split(images, their_images)
     theirs = said(d.judge(batch.images, others, Mode.EVAL))
     self.assertAllGreater(np.abs(said(verdict) - theirs).max(1), 1e-4)
     one, other = (
@@ -362,18 +362,18 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(shares, said(verdict), 1e-5, 1e-5)
     self.assertAllClose(g(batch.z, one, Mode.EVAL), images, 1e-5, 1e-5)
     between = g(batch.z, 0.5 * (one + other), Mode.EVAL)
-    self.check_apart(between, images)
-    self.check_apart(between, their_images)
+    self.check_role_split(between, images)
+    self.check_role_split(between, their_images)
 
-  def check_apart(self, images, others):
+  def check_role_split(self, images, others):
     difference = np.abs(images - others).max((1, 2, 3))
     self.assertAllGreater(difference, 1e-4)
 
   @parameterized.named_parameters(*CASES)
   def test_a_call_is_the_logits_of_the_verdict(self, make_pair, spec):
     _, d, batch = shared(make_pair, spec)
-    verdict = called(make_pair, spec, Mode.WATCH).verdict
-    logits = d(batch.images, batch.labels, Mode.WATCH)
+    verdict = called(make_pair, spec, Mode.FROZEN).verdict
+    logits = d(batch.images, batch.labels, Mode.FROZEN)
     self.assertAllEqual(verdict.logits, logits)
     self.assertEqual(verdict.features.shape[0], BATCH)
     self.assertEqual(verdict.features.shape.rank, 2)
@@ -414,7 +414,7 @@ class ContraganTest(tf.test.TestCase):
     """Returns those of the squared likeness, and those of the logits."""
     _, d, batch = shared(contragan_pair, GREY32)
     with tf.GradientTape(persistent=True) as tape:
-      verdict = d.judge(batch.images, batch.labels, Mode.WATCH)
+      verdict = d.judge(batch.images, batch.labels, Mode.FROZEN)
       likeness = tf.reduce_sum(verdict.embedding * verdict.proxy, 1)
       squares, logits = tf.reduce_sum(likeness**2), verdict.logits
     found = []
@@ -430,7 +430,7 @@ class ContraganTest(tf.test.TestCase):
     likeness = np.sum(e * p, 1, keepdims=True)
     # e = a / |a|: the part of p along e changes nothing. So it is with
     # p = w / |w|, where the spectral norm falls out.
-    a = d.head.place(verdict.features, Mode.WATCH).numpy()
+    a = d.head.place(verdict.features, Mode.FROZEN).numpy()
     to_a = 2 * likeness * (p - likeness * e)
     to_a /= np.linalg.norm(a, axis=1, keepdims=True)
     table = d.head.embedding.weight.w
@@ -471,8 +471,8 @@ class CompiledTest(tf.test.TestCase, parameterized.TestCase):
     twin = make(make_pair, GREY32)
 
     def play(g, d):
-      images = g(batch.z, batch.labels, Mode.TURN)
-      return images, d(images, batch.labels, Mode.TURN)
+      images = g(batch.z, batch.labels, Mode.TRAIN)
+      return images, d(images, batch.labels, Mode.TRAIN)
 
     compiled = tf.function(
       lambda: play(g, d), jit_compile=True, autograph=False

@@ -44,7 +44,7 @@ def make(num_classes=0, shaken=True, **options):
 
 
 class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.named_parameters(("turn", Mode.TURN), ("watch", Mode.WATCH))
+  @parameterized.named_parameters(("turn", Mode.TRAIN), ("watch", Mode.FROZEN))
   def test_scales_by_one_plus_gamma_and_adds_beta(self, mode):
     x, norm = inputs(), make()
     expected = normalized(x, *moments(x)) * (1 + norm.gamma.numpy())
@@ -57,13 +57,13 @@ class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
     x, norm = inputs(), make(num_classes, shaken=False)
     self.assertAllEqual(norm.gamma, tf.zeros_like(norm.gamma))
     self.assertAllEqual(norm.beta, tf.zeros_like(norm.beta))
-    y = norm(x, LABELS, Mode.WATCH).numpy()
+    y = norm(x, LABELS, Mode.FROZEN).numpy()
     self.assertAllClose(y, normalized(x, *moments(x)), rtol=1e-4, atol=1e-4)
     self.assertAllClose(y.mean((0, 1, 2)), np.zeros([CHANNELS]), atol=1e-5)
     self.assertAllClose(y.var((0, 1, 2)), np.ones([CHANNELS]), atol=1e-4)
 
   @parameterized.named_parameters(
-    ("turn", Mode.TURN), ("watch", Mode.WATCH), ("eval", Mode.EVAL)
+    ("turn", Mode.TRAIN), ("watch", Mode.FROZEN), ("eval", Mode.EVAL)
   )
   def test_each_sample_has_the_scale_of_its_class(self, mode):
     x, norm = inputs(), make(CLASSES)
@@ -80,14 +80,14 @@ class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
     mean, variance = np.zeros([CHANNELS]), np.ones([CHANNELS])
     for seed in range(3):
       x = inputs(seed=seed)
-      norm(x, None, Mode.TURN)
+      norm(x, None, Mode.TRAIN)
       batch_mean, batch_variance = moments(x)
       mean = 0.8 * mean + 0.2 * batch_mean
       variance = 0.8 * variance + 0.2 * batch_variance
       self.assertAllClose(norm.mean, mean, rtol=1e-5)
       self.assertAllClose(norm.variance, variance, rtol=1e-5)
 
-  @parameterized.named_parameters(("watch", Mode.WATCH), ("eval", Mode.EVAL))
+  @parameterized.named_parameters(("watch", Mode.FROZEN), ("eval", Mode.EVAL))
   def test_nobody_else_moves_them(self, mode):
     norm = make()
     before = testing.values(norm.variables)
@@ -126,7 +126,7 @@ def run_on_four(norm, x, weights, labels):
   def replica(x, weights, labels):
     with tf.GradientTape() as tape:
       tape.watch(x)
-      y = norm(x, labels, Mode.TURN)
+      y = norm(x, labels, Mode.TRAIN)
       loss = tf.reduce_sum(weights * y**3)
     return y, *tape.gradient(loss, [x, norm.gamma, norm.beta])
 
@@ -138,7 +138,7 @@ def run_on_one(norm, x, weights, labels):
   x = tf.constant(x)
   with tf.GradientTape() as tape:
     tape.watch(x)
-    y = norm(x, labels, Mode.TURN)
+    y = norm(x, labels, Mode.TRAIN)
     loss = tf.reduce_sum(weights * y**3)
   grads = tape.gradient(loss, [x, norm.gamma, norm.beta])
   return [y, *(tf.convert_to_tensor(grad) for grad in grads)]
@@ -155,7 +155,7 @@ class ModulationTest(tf.test.TestCase, parameterized.TestCase):
   def check(self, affine, gamma, beta):
     x = inputs()
     norm = norms.BatchNorm(CHANNELS, affine=lambda channels: affine)
-    y = norm(x, self.vectors, Mode.WATCH)
+    y = norm(x, self.vectors, Mode.FROZEN)
     expected = normalized(x, *moments(x)) * (1 + gamma)[:, None, None]
     expected += beta[:, None, None]
     self.assertAllClose(y, expected, rtol=1e-3, atol=1e-3)
@@ -185,7 +185,7 @@ class ModulationTest(tf.test.TestCase, parameterized.TestCase):
   def test_shares_of_classes_mix_the_tables(self):
     x, norm = inputs(), make(CLASSES)
     shares = np.random.RandomState(1).dirichlet(np.ones(CLASSES), SHAPE[0])
-    y = norm(x, shares.astype(np.float32), Mode.WATCH)
+    y = norm(x, shares.astype(np.float32), Mode.FROZEN)
     gamma, beta = shares @ norm.gamma.numpy(), shares @ norm.beta.numpy()
     expected = normalized(x, *moments(x)) * (1 + gamma)[:, None, None]
     self.assertAllClose(y, expected + beta[:, None, None], 1e-3, 1e-3)
@@ -266,7 +266,7 @@ class Two(tf.Module):
 class StandingStatisticsTest(tf.test.TestCase):
   def test_are_the_mean_over_batches_inside_and_gone_outside(self):
     g = Two()
-    g(inputs(seed=5), None, Mode.TURN)
+    g(inputs(seed=5), None, Mode.TRAIN)
     before = testing.values(g.variables)
     batches = [inputs(seed=seed) for seed in range(3)]
     with standing.standing_statistics(g, [(z, None) for z in batches]):
@@ -279,7 +279,7 @@ class StandingStatisticsTest(tf.test.TestCase):
       during = g(inputs(), None, Mode.EVAL)
     self.assertAllEqual(testing.values(g.variables), before)
     self.assertGreater(np.abs(during - g(inputs(), None, Mode.EVAL)).max(), 0.1)
-    g(inputs(), None, Mode.WATCH)
+    g(inputs(), None, Mode.FROZEN)
     self.assertAllEqual(testing.values(g.variables), before)
 
 

@@ -52,10 +52,10 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
   def test_products_are_low_and_the_rest_is_not(self, make_pair):
     # On a CPU they would be wide: of the same numbers, in float32.
     with gin.unlock_config():
-      gin.bind_parameter("hardware.Layout.wide_products", False)
+      gin.bind_parameter("hardware.Layout.float32_products", False)
     g, d, batch = nets_test.shaken(nets_test.make(make_pair, nets_test.GREY32))
     with layout_test.executed() as ops:
-      fakes = turns.draw(low(g), batch, Mode.WATCH)
+      fakes = turns.draw(low(g), batch, Mode.FROZEN)
       turns.g_move(fakes, low(d), batch, losses.hinge)
       turns.d_move(fakes, low(d), batch, losses.hinge)
     kinds = set()
@@ -146,7 +146,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     g, d, batch = nets_test.shared(nets_test.sngan_pair, nets_test.GREY32)
     moves = []
     for one, other in ((low(g), low(d)), (g, d)):
-      fakes = turns.draw(one, batch, Mode.WATCH)
+      fakes = turns.draw(one, batch, Mode.FROZEN)
       moves.append(turns.g_move(fakes, other, batch, losses.hinge).grads)
     num_compared = 0
     for a, b in zip(*moves):

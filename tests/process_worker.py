@@ -154,7 +154,9 @@ def main():
   with open(sys.argv[1]) as f:
     num_cpu_replicas, jobs = json.load(f)
   strategy = strategies.choose(
-    strategies.Wish(num_cpu_replicas=num_cpu_replicas, join_timeout=60.0)
+    strategies.DeviceOptions(
+      num_cpu_replicas=num_cpu_replicas, join_timeout=60.0
+    )
   ).strategy
   kinds = {
     "train": train,

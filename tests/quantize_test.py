@@ -163,7 +163,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       weights = [tf.Variable(tf.zeros([n]), name=f"w{n}") for n in sizes]
       exchange.init(weights)
     to_all, in_means = [], []
-    gathered, mean = collectives.gathered, collectives.mean
+    gathered, mean = collectives.all_gather, collectives.mean
 
     def watch_gathered(value, *args):
       to_all.append(value)
@@ -177,7 +177,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       return exchange.share([tf.ones([n]) for n in sizes], 0)
 
     with (
-      mock.patch.object(collectives, "gathered", watch_gathered),
+      mock.patch.object(collectives, "all_gather", watch_gathered),
       mock.patch.object(collectives, "mean", watch_mean),
     ):
       step = tf.function(

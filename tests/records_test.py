@@ -12,7 +12,12 @@ from PIL import Image
 
 from paragan_tf.outputs import records
 
-FID = {"name": "fid", "value": 9.5, "floor": 1.5, "protocol": {"samples": 10}}
+FID = {
+  "name": "fid",
+  "value": 9.5,
+  "real_score": 1.5,
+  "protocol": {"samples": 10},
+}
 
 
 def events(folder):

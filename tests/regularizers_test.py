@@ -27,7 +27,7 @@ class RegularizersTest(tf.test.TestCase, parameterized.TestCase):
     w = tf.Variable(np.random.RandomState(0).randn(*shape))
     found = []
     for smaller in (True, False):
-      gin.bind_parameter("hardware.Layout.smaller_gram", smaller)
+      gin.bind_parameter("hardware.Layout.gram_on_short_side", smaller)
       with tf.GradientTape() as tape:
         penalty = regularizers.orthogonal(1.0)([w])
       found.append([penalty, tape.gradient(penalty, w)])

@@ -50,7 +50,7 @@ CASES = (
   ("class", class_block, LABELS),
   ("plain", plain_block, None),
 )
-MODES = (Mode.TURN, Mode.WATCH, Mode.EVAL)
+MODES = (Mode.TRAIN, Mode.FROZEN, Mode.EVAL)
 
 
 def differentiate(call, block, x, cond, mode):
@@ -75,7 +75,7 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
       (f"{name}_{mode.value}", make, cond, mode)
       for name, make, cond in CASES
       for mode in MODES
-      if mode is Mode.TURN or make is vector_block
+      if mode is Mode.TRAIN or make is vector_block
     )
   )
   def test_values_gradients_and_state_are_the_same(self, make, cond, mode):
@@ -86,7 +86,7 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
     ("plain_compiled", plain_block, None, "compiled"),
   )
   def test_so_they_are_in_a_graph(self, make, cond, how):
-    self.check(make, cond, Mode.TURN, how)
+    self.check(make, cond, Mode.TRAIN, how)
 
   @parameterized.named_parameters(
     *(
@@ -116,7 +116,7 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
       for one, other in zip(ours.variables, theirs.variables):
         self.assertAllClose(one, other, rtol=1e-4, atol=1e-5)
     for variable, old in zip(ours.variables, before):
-      moves = mode is Mode.TURN and not variable.trainable
+      moves = mode is Mode.TRAIN and not variable.trainable
       self.assertEqual(not np.array_equal(variable, old), moves, variable.name)
 
   def test_the_block_is_computed_twice_and_its_inside_is_not_kept(self):
@@ -126,7 +126,7 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
       graph = (
         tf.function(
           lambda x: differentiate(
-            call, block, x, tf.constant(LABELS), Mode.TURN
+            call, block, x, tf.constant(LABELS), Mode.TRAIN
           ),
           autograph=False,
         )
@@ -164,7 +164,7 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
       with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
           inner.watch(x)
-          y = call(x, None, Mode.WATCH)
+          y = call(x, None, Mode.FROZEN)
           loss = tf.reduce_sum(y**2)
         slope = tf.reduce_sum(inner.gradient(loss, x) ** 2)
       return [
@@ -186,8 +186,8 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
 
     def replica(x, cond):
       again = functools.partial(remat.remat, block)
-      ours = differentiate(again, block, x, cond, Mode.TURN)
-      return list(zip(ours, differentiate(twin, twin, x, cond, Mode.TURN)))
+      ours = differentiate(again, block, x, cond, Mode.TRAIN)
+      return list(zip(ours, differentiate(twin, twin, x, cond, Mode.TRAIN)))
 
     cut = [np.split(part, testing.NUM_REPLICAS) for part in (X, LABELS)]
     for pairs in testing.run_on_replicas(replica, *cut):

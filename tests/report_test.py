@@ -107,7 +107,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     entry = {
       "name": "fid",
       "value": 9.25,
-      "floor": 1.5,
+      "real_score": 1.5,
       "protocol": {"samples": 10000},
     }
     records.Records(self.folder).metric(step, [{**entry, **changes}])
@@ -149,7 +149,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.folder = os.path.join(self.get_temp_dir(), "<b>run &amp; 'x'")
     records.Records(self.folder).write(1, {EVIL: 1.0, f"g/{EVIL}": 1.0})
     self.write_metric(name=EVIL, value=EVIL, protocol={EVIL: EVIL})
-    self.write_metric(name=EVIL, floor=EVIL, protocol=EVIL)
+    self.write_metric(name=EVIL, real_score=EVIL, protocol=EVIL)
     self.write_file("config.gin", f"# {EVIL}\nname = '</pre>{EVIL}'")
     page = self.page()
     self.assertLen(page.all("script"), 1)
@@ -209,9 +209,11 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.write_metric(1, value=20.0)
     self.write_metric(2, value=10.0)
     self.write_metric(2, value=5.0, protocol={"samples": 50000})
-    self.write_metric(3, name="recall", value=None, floor=None, protocol=None)
+    self.write_metric(
+      3, name="recall", value=None, real_score=None, protocol=None
+    )
     page = self.page()
-    table = page.text.partition("MetricValueFloorStep")[2]
+    table = page.text.partition("MetricValueReal imagesStep")[2]
     rows = re.sub(r"\s+", " ", table.partition("Curves")[0])
     self.assertEqual(
       rows.strip(),

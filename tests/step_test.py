@@ -130,7 +130,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
       if fakes is None or turn != reuse_fakes:
         zero = tf.zeros([], tf.int64)
         z = noise.normal(z, by_hand.seed, zero, f"z{draws}")
-        mode = Mode.TURN if turn or reuse_fakes else Mode.WATCH
+        mode = Mode.TRAIN if turn or reuse_fakes else Mode.FROZEN
         fakes = turns.draw(g, one._replace(z=z), mode)
       who = "g" if turn else "d"
       move = MOVES[who](fakes, d, one, by_hand.loss_fn)
@@ -155,10 +155,10 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
       )
       for turn, (x, y) in enumerate(parts):
         z = noise.normal([4, 4], 3, tf.constant(t), f"z{turn}")
-        fake = g(z, y, Mode.WATCH)
+        fake = g(z, y, Mode.FROZEN)
         with tf.GradientTape() as tape:
           both = tf.concat([x, fake], 0)
-          real, fake = tf.split(d(both, np.tile(y, 2), Mode.TURN), 2)
+          real, fake = tf.split(d(both, np.tile(y, 2), Mode.TRAIN), 2)
           loss = tf.reduce_mean(tf.nn.relu(1 - real)) + tf.reduce_mean(
             tf.nn.relu(1 + fake)
           )
@@ -169,7 +169,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
       last = num_d_steps - reuse_fakes
       z = noise.normal([4, 4], 3, tf.constant(t), f"z{last}")
       with tf.GradientTape() as tape:
-        loss = -tf.reduce_mean(d(g(z, y, Mode.TURN), y, Mode.WATCH))
+        loss = -tf.reduce_mean(d(g(z, y, Mode.TRAIN), y, Mode.FROZEN))
       for w, dw in zip(
         g.trainable_variables, tape.gradient(loss, g.trainable_variables)
       ):
@@ -318,7 +318,7 @@ class SimultaneousTest(tf.test.TestCase):
     g, d = (by_hand.players[who].net for who in "gd")
     z = noise.normal([8, 4], by_hand.seed, tf.zeros([], tf.int64), "z0")
     batch = Batch(tf.constant(images), tf.constant(labels), z)
-    fakes = turns.draw(g, batch, Mode.TURN)
+    fakes = turns.draw(g, batch, Mode.TRAIN)
     moves = {w: MOVES[w](fakes, d, batch, by_hand.loss_fn) for w in "dg"}
     for who, move in moves.items():
       player = by_hand.players[who]

@@ -62,7 +62,7 @@ class StrategiesTest(tf.test.TestCase):
     self.assertLess(time.monotonic() - started, 0.7)
 
   def test_one_device_has_plain_variables(self):
-    choice = strategies.choose(strategies.Wish(num_cpu_replicas=1))
+    choice = strategies.choose(strategies.DeviceOptions(num_cpu_replicas=1))
     self.assertIn("one device", choice.reason)
     self.assertEqual(choice.strategy.num_replicas_in_sync, 1)
     with strategies.scope(choice.strategy):
@@ -76,7 +76,7 @@ class StrategiesTest(tf.test.TestCase):
     )
     for text in (one, '{"cluster": {}}'):
       with mock.patch.dict(os.environ, TF_CONFIG=text):
-        choice = strategies.choose(strategies.Wish(num_cpu_replicas=1))
+        choice = strategies.choose(strategies.DeviceOptions(num_cpu_replicas=1))
       self.assertIsInstance(choice.strategy, tf.distribute.OneDeviceStrategy)
       self.assertIn("one device", choice.reason)
 
@@ -89,7 +89,7 @@ class StrategiesTest(tf.test.TestCase):
 
   def test_a_negative_count_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`num_cpu_replicas`.* got -1"):
-      strategies.Wish(num_cpu_replicas=-1)
+      strategies.DeviceOptions(num_cpu_replicas=-1)
 
 
 if __name__ == "__main__":

@@ -325,7 +325,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     self.assertCountEqual(
       meter,
       [f"input/{x}" for x in ("readers", "depth", "retries")]
-      + ["input/megabytes", "input/waited_seconds", "input/asked_again"],
+      + ["input/megabytes", "input/waited_seconds", "input/hedged"],
     )
     del data
 

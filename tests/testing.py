@@ -25,7 +25,7 @@ SPEC = ImageSpec(resolution=8, channels=1, num_classes=3)
 def strategy() -> tf.distribute.Strategy:
   """Returns the strategy of four replicas that the whole process shares."""
   return strategies.choose(
-    strategies.Wish(num_cpu_replicas=NUM_REPLICAS)
+    strategies.DeviceOptions(num_cpu_replicas=NUM_REPLICAS)
   ).strategy
 
 

@@ -48,12 +48,12 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
   def test_both_engines_refuse_a_tpu_that_is_not_there(self, choose):
     for name in ("local", NOWHERE):
       with self.assertRaisesRegex(ValueError, f"`tpu` '{name}' cannot be"):
-        choose(strategies.Wish(tpu=name))
+        choose(strategies.DeviceOptions(tpu=name))
 
   def test_one_that_answers_is_found_by_its_address(self):
     address = self.listening()
     self.assertEqual(tpu.find(address).master(), address)
-    choice = strategies.for_estimator(strategies.Wish(tpu=address))
+    choice = strategies.for_estimator(strategies.DeviceOptions(tpu=address))
     self.assertEqual(choice.tpu.master(), address)
     self.assertIn(f"TPU '{address}' by TPUEstimator", choice.reason)
 
@@ -102,16 +102,16 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
 class WishTest(tf.test.TestCase):
   def test_insisting_on_a_tpu_needs_its_name(self):
     with self.assertRaisesRegex(ValueError, "`use_tpu` needs.*`--tpu=NAME`"):
-      strategies.Wish(use_tpu=True)
-    self.assertTrue(strategies.Wish(use_tpu=True, tpu="mine").use_tpu)
+      strategies.DeviceOptions(use_tpu=True)
+    self.assertTrue(strategies.DeviceOptions(use_tpu=True, tpu="mine").use_tpu)
 
   def test_a_tpu_and_cpu_replicas_exclude_each_other(self):
     with self.assertRaisesRegex(ValueError, "'mine' and `num_cpu_replicas` 2"):
-      strategies.Wish(tpu="mine", num_cpu_replicas=2)
+      strategies.DeviceOptions(tpu="mine", num_cpu_replicas=2)
 
   def test_the_estimator_takes_no_replicas_or_processes(self):
     with self.assertRaisesRegex(ValueError, "several replicas"):
-      strategies.for_estimator(strategies.Wish(num_cpu_replicas=2))
+      strategies.for_estimator(strategies.DeviceOptions(num_cpu_replicas=2))
     two = (
       '{"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, '
       '"task": {"type": "worker", "index": 0}}'
@@ -120,8 +120,10 @@ class WishTest(tf.test.TestCase):
       mock.patch.dict(os.environ, TF_CONFIG=two),
       self.assertRaisesRegex(ValueError, "processes: give `--engine=strategy`"),
     ):
-      strategies.for_estimator(strategies.Wish())
-    alone = strategies.for_estimator(strategies.Wish(num_cpu_replicas=1))
+      strategies.for_estimator(strategies.DeviceOptions())
+    alone = strategies.for_estimator(
+      strategies.DeviceOptions(num_cpu_replicas=1)
+    )
     self.assertIsNone(alone.tpu)
     self.assertIn("no TPU is asked for", alone.reason)
 

@@ -17,12 +17,12 @@ BATCH = 6
 
 def d_move(g, d, batch, loss_fn):
   """D moves on fakes that G drew for it."""
-  return turns.d_move(turns.draw(g, batch, Mode.WATCH), d, batch, loss_fn)
+  return turns.d_move(turns.draw(g, batch, Mode.FROZEN), d, batch, loss_fn)
 
 
 def g_move(g, d, batch, loss_fn):
   """G moves on its own fakes."""
-  return turns.g_move(turns.draw(g, batch, Mode.TURN), d, batch, loss_fn)
+  return turns.g_move(turns.draw(g, batch, Mode.TRAIN), d, batch, loss_fn)
 
 
 MOVES = {"d": d_move, "g": g_move}
@@ -183,14 +183,14 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
     _, twin = dcgan_pair(spectral=True)
     batch = testing.batch(BATCH, SPEC32)
     d_move(g, d, batch, losses.hinge)
-    twin(batch.images, batch.labels, Mode.TURN)
+    twin(batch.images, batch.labels, Mode.TRAIN)
     for ours, theirs in zip(d.variables, twin.variables):
       self.assertAllClose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def two_passes(g, d, batch, loss_fn, modes):
   """D's move with real and fake images scored one after the other."""
-  fake = g(batch.z, batch.labels, Mode.WATCH)
+  fake = g(batch.z, batch.labels, Mode.FROZEN)
   with tf.GradientTape() as tape:
     real_scores = d(batch.images, batch.labels, modes[0])
     fake_scores = d(fake, batch.labels, modes[1])
@@ -202,7 +202,7 @@ class ReuseTest(tf.test.TestCase):
   def test_fakes_that_d_has_seen_serve_g_as_well_as_its_own(self):
     g, d = dcgan_pair(spectral=True)
     batch = testing.batch(BATCH, SPEC32)
-    fakes = turns.draw(g, batch, Mode.WATCH)
+    fakes = turns.draw(g, batch, Mode.FROZEN)
     d_grads = turns.d_move(fakes, d, batch, losses.hinge).grads
     for variable, grad in zip(d.trainable_variables, d_grads):
       variable.assign_sub(1e-2 * grad)
@@ -230,7 +230,7 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     # For one output the power iteration is exact: a second one changes nothing.
     g, d = linear_pair(spec, spectral)
     batch = testing.batch(BATCH, spec)
-    modes = (Mode.WATCH, Mode.WATCH)
+    modes = (Mode.FROZEN, Mode.FROZEN)
     for loss_fn in (losses.hinge, losses.relativistic):
       expected = two_passes(g, d, batch, loss_fn, modes)
       self.assert_same_move(d_move(g, d, batch, loss_fn), expected)
@@ -239,15 +239,15 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     g, d = dcgan_pair(spectral=False)
     _, twin = dcgan_pair(spectral=False)
     batch = testing.batch(BATCH, SPEC32)
-    modes = (Mode.TURN, Mode.WATCH)
+    modes = (Mode.TRAIN, Mode.FROZEN)
     expected = two_passes(g, twin, batch, losses.hinge, modes)
     move = d_move(g, d, batch, losses.hinge)
     self.assert_same_move(move, expected)
 
-    fake = g(batch.z, batch.labels, Mode.WATCH)
+    fake = g(batch.z, batch.labels, Mode.FROZEN)
     both = tf.concat([batch.images, fake], 0)
     labels = tf.concat([batch.labels, batch.labels], 0)
-    scores = turns.Scores(*tf.split(d(both, labels, Mode.WATCH), 2))
+    scores = turns.Scores(*tf.split(d(both, labels, Mode.FROZEN), 2))
     self.assertNotAllClose(losses.hinge(scores).d, move.loss, rtol=1e-3)
 
   def test_stored_statistics_are_those_of_real_images(self):
@@ -256,8 +256,8 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     _, misled = dcgan_pair(spectral=False)
     batch = testing.batch(BATCH, SPEC32)
     d_move(g, d, batch, losses.hinge)
-    twin(batch.images, batch.labels, Mode.TURN)
-    misled(g(batch.z, batch.labels, Mode.WATCH), batch.labels, Mode.TURN)
+    twin(batch.images, batch.labels, Mode.TRAIN)
+    misled(g(batch.z, batch.labels, Mode.FROZEN), batch.labels, Mode.TRAIN)
     nets = (d, twin, misled)
     for state in zip(*(net.non_trainable_variables for net in nets)):
       self.assertAllClose(state[0], state[1], rtol=1e-5, atol=1e-7)
@@ -275,8 +275,10 @@ class TermsTest(tf.test.TestCase):
     for move in (turns.d_move, turns.g_move):
       costs = []
       for paid in ((close,), ()):
-        terms = turns.Terms(paid, DiffAugment(), g, 3, tf.constant(5, tf.int64))
-        fakes = turns.draw(g, batch, Mode.WATCH)
+        terms = turns.LossTerms(
+          paid, DiffAugment(), g, 3, tf.constant(5, tf.int64)
+        )
+        fakes = turns.draw(g, batch, Mode.FROZEN)
         costs.append(move(fakes, d, batch, losses.hinge, terms).loss)
       self.assertAllClose(costs[0], costs[1], atol=1e-2)
 

@@ -50,7 +50,7 @@ def main():
       _GIN_FILE.value,
       _GIN_BINDINGS.value,
       _MODEL_DIR.value,
-      module.strategies.Wish(
+      module.strategies.DeviceOptions(
         _NUM_CPU_REPLICAS.value,
         _TPU.value,
         _TPU_ZONE.value,

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from paragan_tf.data import reading
 from paragan_tf.data.congestion import Bounds, Plan
-from paragan_tf.data.elastic import Need
 from paragan_tf.data.order import Order
+from paragan_tf.data.prefetch_buffer import Need
 from paragan_tf.data.share import Share
 
 WHOLE = -1  # The size of a file that is one image.

@@ -26,9 +26,9 @@ def channels_last(pixels: np.ndarray) -> np.ndarray:
 
 
 def core_batch(
-  profile: Profile, wish: int, fixed_bytes: float = 0, image_bytes: float = 0
+  profile: Profile, wanted: int, fixed_bytes: float = 0, image_bytes: float = 0
 ) -> int:
-  """Returns how many images a core should have: at most `wish`.
+  """Returns how many images a core should have: at most `wanted`.
 
   As many as fit into its memory, in whole rows of its tiles, or multiples that
   products are filled up to, if there are as many as one. It is a proposal:
@@ -36,13 +36,13 @@ def core_batch(
 
   Args:
     profile: Of the core.
-    wish: The share of the batch that it would have.
+    wanted: The share of the batch that it would have.
     fixed_bytes: What weights, slots and the like take.
     image_bytes: What an image takes on top.
   """
-  if wish < 1:
-    raise ValueError(f"`wish` must be at least 1 image a core, got {wish}.")
-  fitting = wish
+  if wanted < 1:
+    raise ValueError(f"`wanted` must be at least 1 image a core, got {wanted}.")
+  fitting = wanted
   if profile.memory and image_bytes:
     fitting = math.floor((profile.memory - fixed_bytes) / image_bytes)
   if fitting < 1:
@@ -51,6 +51,6 @@ def core_batch(
       f"weights, and a core has {profile.memory / 1e9:.1f} GB: take smaller "
       "nets, `remat = True`, or bfloat16."
     )
-  size = min(wish, fitting)
+  size = min(wanted, fitting)
   unit = max(profile.sublanes, profile.multiple)
   return size - size % unit if size > unit else size

@@ -1,6 +1,6 @@
 """Batches out of an encoded set: read ahead, cut, decode, batch.
 
-Elastic(blocks) -> generator of bytes -> decode, in parallel -> batches
+PrefetchBuffer(blocks) -> generator of bytes -> decode, in parallel -> batches
 
 What is there is handed to TensorFlow several batches at once: to come and go
 takes Python as long as it takes to decode an image or two.
@@ -14,7 +14,7 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import elastic, flaws, reading
+from paragan_tf.data import flaws, prefetch_buffer, reading
 from paragan_tf.data.encoded import Blocks, Encoded, Streaming, needs
 from paragan_tf.data.order import Order
 from paragan_tf.data.share import Finish, Share
@@ -90,7 +90,9 @@ class Stream:
     def needed():
       for row in np.arange(len(self)):
         block, place = int(of_row[row]), np.array([row])
-        yield elastic.Need((place, place), [(0, block)], [int(num_uses[block])])
+        yield prefetch_buffer.Need(
+          (place, place), [(0, block)], [int(num_uses[block])]
+        )
 
     elements = self._decoded(needed, 1, lambda *image: image)
     try:
@@ -126,7 +128,7 @@ class Stream:
       "input/depth": last.plan.depth,
       "input/megabytes": last.num_bytes / 1e6,
       "input/waited_seconds": last.waited,
-      "input/asked_again": last.num_again,
+      "input/hedged": last.num_hedged,
       "input/retries": self._blocks.read_fn.num_retries,
     }
 
@@ -152,7 +154,7 @@ class Stream:
   def _payloads(self, needed, most: int):
     """Yields the bytes, labels and places of up to `most` elements' images."""
     blocks = self._blocks
-    buffer = elastic.Elastic(
+    buffer = prefetch_buffer.PrefetchBuffer(
       blocks.fetch,
       needed,
       self._streaming.bounds,
@@ -172,7 +174,7 @@ class Stream:
     finally:
       chunks.close()
 
-  def _joined(self, chunk: List[elastic.Element]):
+  def _joined(self, chunk: List[prefetch_buffer.Element]):
     cut = [self._blocks.cut(*_contents(element)) for element in chunk]
     rows, places = map(np.concatenate, zip(*(need.tag for need, _ in chunk)))
     self._handed.append(rows)
@@ -195,7 +197,9 @@ class Stream:
     return image, label, place
 
 
-def _contents(element: elastic.Element) -> Tuple[Dict[int, bytes], np.ndarray]:
+def _contents(
+  element: prefetch_buffer.Element,
+) -> Tuple[Dict[int, bytes], np.ndarray]:
   """Returns the blocks of an element by their numbers, and its rows."""
   need, payloads = element
   rows, _ = need.tag

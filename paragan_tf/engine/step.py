@@ -14,7 +14,7 @@ Pseudo-code:
           optimizer.look_ahead(exchange.ahead(updates))
     the average of G follows what is settled
 
-Where players live on replicas of their own, `engine/apart.py` says how the
+Where players live on replicas of their own, `engine/role_split.py` says how the
 moves of a turn come about.
 """
 
@@ -34,8 +34,8 @@ from typing import (
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.engine.apart import LOG_NAMES, Apart, Part
 from paragan_tf.engine.player import Player
+from paragan_tf.engine.role_split import LOG_NAMES, Part, RoleSplit
 from paragan_tf.game import losses, noise, turns
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
@@ -62,7 +62,7 @@ class Step(tf.Module):
     ema: Ema,
     seed: int,
     count: Optional[tf.Variable] = None,
-    apart: Optional[Apart] = None,
+    role_split: Optional[RoleSplit] = None,
     augment: Optional[Augment] = None,
   ):
     super().__init__(name="step")
@@ -71,7 +71,7 @@ class Step(tf.Module):
     self.schedule = schedule
     self.ema = ema
     self.seed = seed
-    self.apart = apart
+    self.role_split = role_split
     self.augment = augment
     if count is None:
       count = tf.Variable(
@@ -113,7 +113,7 @@ class Step(tf.Module):
     """The names of the scalars that a call returns."""
     names = [f"{who}/{what}" for who in "dg" for what in _LOGGED]
     names += ["exchange/bytes", "exchange/bytes_received"]
-    names += LOG_NAMES if self.apart else ()
+    names += LOG_NAMES if self.role_split else ()
     turns = {tuple(sorted(t)) for r in self.schedule.rounds for t in r}
     for turn in turns:
       for group in self._that_talk_together(list(turn)):
@@ -137,11 +137,11 @@ class Step(tf.Module):
     """
     count = tf.convert_to_tensor(self.count)
     logs: Logs = {}
-    if self.apart is None:
+    if self.role_split is None:
       logs.update(self._rounds(images, labels, phase, count))
     else:
       batch = Batch(images, labels, None)
-      logs.update(self._round_apart(self.apart, batch, phase, count))
+      logs.update(self._round_apart(self.role_split, batch, phase, count))
     self.ema.update(count)
     self.count.assign_add(1)
     given, received = self._num_bytes(phase)
@@ -168,10 +168,10 @@ class Step(tf.Module):
     round_turns: Round,
     batch: Batch,
     phase: int,
-    terms: Mapping[str, turns.Terms],
+    terms: Mapping[str, turns.LossTerms],
   ) -> Logs:
     """Plays all turns on one batch of real images and one of fakes."""
-    mode = Mode.TURN if moves("g", round_turns) else Mode.WATCH
+    mode = Mode.TRAIN if moves("g", round_turns) else Mode.FROZEN
     fakes = turns.draw(self.players["g"].net, batch, mode)
     d = self.players["d"].net
     loss_fn = losses.at(self.loss_fn, terms["d"].step)
@@ -186,22 +186,24 @@ class Step(tf.Module):
     return logs
 
   def _round_apart(
-    self, apart: Apart, batch: Batch, phase: int, count: tf.Tensor
+    self, role_split: RoleSplit, batch: Batch, phase: int, count: tf.Tensor
   ) -> Logs:
     """Plays one turn of both, each on replicas of its own."""
     nets = {who: player.net for who, player in self.players.items()}
     terms = self._terms(phase, count, 0)
     loss_fn = losses.at(self.loss_fn, count)
-    parts, sent, logs = apart.play(nets, loss_fn, terms, batch, phase, count)
+    parts, sent, logs = role_split.play(
+      nets, loss_fn, terms, batch, phase, count
+    )
     logs.update(self._update(parts, phase))
     self._follow(parts, count)
-    apart.exchange(sent, phase, count)
+    role_split.exchange(sent, phase, count)
     return logs
 
   def _terms(self, phase: int, count: tf.Tensor, index: int):
     """Returns what each player's move counts in one round of a step."""
     return {
-      who: turns.Terms(
+      who: turns.LossTerms(
         [x for x in player.penalties if x.due(phase)],
         self.augment,
         self.players["g"].net,
@@ -217,7 +219,7 @@ class Step(tf.Module):
       return
     scores = parts["d"].move.scores
     assert scores is not None
-    weight = None if self.apart is None else parts["d"].weight
+    weight = None if self.role_split is None else parts["d"].weight
     for penalty in self.players["d"].penalties:
       penalty.update(scores, count, weight)
     if self.augment is not None:
@@ -260,12 +262,16 @@ class Step(tf.Module):
     return logs
 
   def _place(self, who: str) -> ContextManager:
-    return self.apart.place(who) if self.apart else contextlib.nullcontext()
+    return (
+      self.role_split.place(who)
+      if self.role_split
+      else contextlib.nullcontext()
+    )
 
   def _that_talk_together(self, turn: List[str]) -> List[List[str]]:
     if len(turn) == 2:
       first, second = (self.players[who].exchange for who in turn)
-      if first.is_like(second):
+      if first.can_fuse_with(second):
         return [turn]
     return [[who] for who in turn]
 
@@ -292,7 +298,7 @@ class Step(tf.Module):
 
   def _counts(self, group, parts) -> Optional[Counts]:
     """Returns what this replica counts in means, `None` if all count alike."""
-    if self.apart is None:
+    if self.role_split is None:
       return None
     counts = Counts([], [])
     for who in group:
@@ -307,7 +313,7 @@ class Step(tf.Module):
     """Returns by what one player is to move, zeros where it is not played."""
     player = self.players[who]
     grads = player.clipped(grads)
-    damping = self.apart.damping(part) if self.apart else 1.0
+    damping = self.role_split.damping(part) if self.role_split else 1.0
     weights = player.weights
     player.optimizer.begin(weights)
     return _if(
@@ -326,7 +332,7 @@ class Step(tf.Module):
       lambda: tf.zeros([]),
     )
     share = 1.0 if player.exchange.replicas_agree else part.weight
-    damping = self.apart.damping(part) if self.apart else 1.0
+    damping = self.role_split.damping(part) if self.role_split else 1.0
     rate = player.optimizer.rate() * tf.cast(damping, tf.float64)
     return {
       f"{who}/loss": part.weight * part.move.loss,
@@ -337,10 +343,12 @@ class Step(tf.Module):
 
   def _num_bytes(self, phase: int) -> Tuple[int, int]:
     """Returns what a replica gives to others in a phase, and gets, at most."""
-    given = received = self.apart.num_bytes(phase) if self.apart else 0
+    given = received = (
+      self.role_split.num_bytes(phase) if self.role_split else 0
+    )
     for player in self.players.values():
       weights, state = player.weights, player.state
-      times = 1 if self.apart else self._num_turns(player)
+      times = 1 if self.role_split else self._num_turns(player)
       said = player.exchange
       given += times * said.num_bytes(weights, state, phase)
       received += times * said.num_bytes_received(weights, state, phase)

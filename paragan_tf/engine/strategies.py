@@ -22,7 +22,7 @@ class Choice(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class DeviceOptions:
   """What a user asked for; by default the machine decides.
 
   Attributes:
@@ -59,37 +59,43 @@ class Wish:
       )
 
 
-def choose(wish: Optional[Wish] = None) -> Choice:
+def choose(options: Optional[DeviceOptions] = None) -> Choice:
   """Returns the strategy of this process; call it before any tensor is made."""
-  wish = wish or Wish()
+  options = options or DeviceOptions()
   _keep_freed_memory()
-  if wish.tpu:
+  if options.tpu:
     return Choice(
       tf.distribute.TPUStrategy(
-        tpu.connect(wish.tpu, wish.tpu_zone, wish.gcp_project)
+        tpu.connect(
+          options.tpu,
+          options.tpu_zone,
+          options.gcp_project,
+        )
       ),
-      f"TPU '{wish.tpu}', as asked",
+      f"TPU '{options.tpu}', as asked",
     )
   processes = cluster.from_environment()
   if processes and len(processes.addresses) > 1:
-    return _several_processes(processes, wish)
-  return _one_process(wish.num_cpu_replicas)
+    return _several_processes(processes, options)
+  return _one_process(options.num_cpu_replicas)
 
 
-def for_estimator(wish: Wish) -> Choice:
+def for_estimator(options: DeviceOptions) -> Choice:
   """Returns the strategy of the host that TPUEstimator's program runs on."""
   processes = cluster.from_environment()
-  if wish.num_cpu_replicas > 1 or (processes and len(processes.addresses) > 1):
+  if options.num_cpu_replicas > 1 or (
+    processes and len(processes.addresses) > 1
+  ):
     raise ValueError(
       "TPUEstimator trains on a TPU or on one CPU device, got several replicas "
       "or processes: give `--engine=strategy`, or `--tpu`."
     )
   _keep_freed_memory()
   host = tf.distribute.OneDeviceStrategy("/cpu:0")
-  if not wish.tpu:
+  if not options.tpu:
     return Choice(host, "the CPU by TPUEstimator: no TPU is asked for")
-  found = tpu.find(wish.tpu, wish.tpu_zone, wish.gcp_project)
-  return Choice(host, f"TPU '{wish.tpu}' by TPUEstimator, as asked", found)
+  found = tpu.find(options.tpu, options.tpu_zone, options.gcp_project)
+  return Choice(host, f"TPU '{options.tpu}' by TPUEstimator, as asked", found)
 
 
 @contextlib.contextmanager
@@ -159,12 +165,14 @@ def _one_process(num_cpu_replicas: int) -> Choice:
   return Choice(tf.distribute.OneDeviceStrategy(device), f"one device, {found}")
 
 
-def _several_processes(processes: cluster.Cluster, wish: Wish) -> Choice:
+def _several_processes(
+  processes: cluster.Cluster, options: DeviceOptions
+) -> Choice:
   num_gpus = len(tf.config.list_physical_devices("GPU"))
-  if wish.num_cpu_replicas:
+  if options.num_cpu_replicas:
     num_gpus = 0
-  devices = _split_cpu(max(1, wish.num_cpu_replicas))
-  cluster.wait_for_all(processes, wish.join_timeout)
+  devices = _split_cpu(max(1, options.num_cpu_replicas))
+  cluster.wait_for_all(processes, options.join_timeout)
   resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({"worker": list(processes.addresses)}),
     task_type="worker",

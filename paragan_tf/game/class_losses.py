@@ -5,7 +5,7 @@ from typing import Tuple
 import gin
 import tensorflow as tf
 
-from paragan_tf.game.penalties import Penalty, View, positive, said
+from paragan_tf.game.penalties import Penalty, View, positive, require_output
 from paragan_tf.types import Verdict
 
 
@@ -40,7 +40,7 @@ class AuxiliaryClassifier(Penalty):
   def _cross_entropy(self, verdict: Verdict, labels) -> tf.Tensor:
     return tf.reduce_mean(
       tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=labels, logits=said(verdict, "classes", self)
+        labels=labels, logits=require_output(verdict, "classes", self)
       )
     )
 
@@ -75,7 +75,9 @@ class Contrastive(Penalty):
   def term(self, view):
     """Returns the weighted mean over the batch."""
     verdict, labels = _own(view, self)
-    x, e = (said(verdict, what, self) for what in ("embedding", "proxy"))
+    x, e = (
+      require_output(verdict, what, self) for what in ("embedding", "proxy")
+    )
     return self.weight * contrast(x, e, labels, self.temperature)
 
 

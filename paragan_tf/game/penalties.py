@@ -114,7 +114,7 @@ def positive(name: str, value: float) -> float:
   return value
 
 
-def said(verdict: Verdict, what: str, penalty: Penalty) -> tf.Tensor:
+def require_output(verdict: Verdict, what: str, penalty: Penalty) -> tf.Tensor:
   """Returns a part of D's verdict that a penalty cannot do without."""
   value = getattr(verdict, what)
   if value is None:
@@ -278,8 +278,8 @@ class FeatureMatching(Penalty):
 
   def term(self, view):
     """Returns the weighted square of the distance."""
-    real = tf.stop_gradient(said(view.real, "features", self))
-    fake = said(view.fake, "features", self)
+    real = tf.stop_gradient(require_output(view.real, "features", self))
+    fake = require_output(view.fake, "features", self)
     apart = tf.reduce_mean(real, 0) - tf.reduce_mean(fake, 0)
     return self.weight * tf.reduce_sum(apart**2)
 

@@ -32,7 +32,7 @@ def orthogonal(scale: float = 1e-4) -> Regularizer:
   authors' code leaves out.
   """
   _check(scale)
-  smaller = Layout().smaller_gram
+  smaller = Layout().gram_on_short_side
 
   def penalty(weights):
     kernels = [w for w in weights if w.shape.rank > 1]

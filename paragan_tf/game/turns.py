@@ -21,7 +21,7 @@ from paragan_tf.game.penalties import Penalty, View
 from paragan_tf.types import Batch, Mode, Net, Scores, Verdict
 
 
-class Terms(NamedTuple):
+class LossTerms(NamedTuple):
   """What a move counts beside the loss of the game.
 
   Attributes:
@@ -82,7 +82,7 @@ def repeated(values: Optional[tf.Tensor], size: int) -> Optional[tf.Tensor]:
 
 
 def draw(g: Net, batch: Batch, mode: Mode) -> Fakes:
-  """Returns G's fakes; `Mode.TURN` if G is to move on them."""
+  """Returns G's fakes; `Mode.TRAIN` if G is to move on them."""
   weights = g.trainable_variables
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
@@ -97,7 +97,7 @@ def d_move(
   d: Net,
   batch: Batch,
   loss_fn: LossFn,
-  terms: Terms = Terms(),  # noqa: B008
+  terms: LossTerms = LossTerms(),  # noqa: B008
 ) -> Move:
   """Returns D's move."""
   weights = d.trainable_variables
@@ -120,7 +120,7 @@ def g_move(
   d: Net,
   batch: Batch,
   loss_fn: LossFn,
-  terms: Terms = Terms(),  # noqa: B008
+  terms: LossTerms = LossTerms(),  # noqa: B008
 ) -> Move:
   """Returns G's move against D as it stands."""
   batch = batch._replace(images=terms.seen(batch.images, "real"))
@@ -129,8 +129,8 @@ def g_move(
     tape.watch([fakes.images, *weights])
     seen = fakes._replace(images=terms.seen(fakes.images, "fake"))
     # Left out of the graph by TensorFlow where nobody asks for it.
-    real = judge(d, batch.images, batch.labels, Mode.WATCH)
-    fake = judge(d, seen.images, seen.labels, Mode.WATCH)
+    real = judge(d, batch.images, batch.labels, Mode.FROZEN)
+    fake = judge(d, seen.images, seen.labels, Mode.FROZEN)
     loss = loss_fn(Scores(real.logits, fake.logits)).g
     loss += _penalty("g", terms, d, batch, seen, real, fake)
   through, *direct = tape.gradient(loss, [fakes.images, *weights])
@@ -155,8 +155,8 @@ def _verdicts(d: Net, batch: Batch, fakes: Fakes) -> Tuple[Verdict, Verdict]:
     apart = not hardware.Layout().one_pass
   if apart or getattr(d, "uses_batch_statistics", False):
     return (
-      judge(d, batch.images, batch.labels, Mode.TURN),
-      judge(d, fakes.images, fakes.labels, Mode.WATCH),
+      judge(d, batch.images, batch.labels, Mode.TRAIN),
+      judge(d, fakes.images, fakes.labels, Mode.FROZEN),
     )
   images = tf.concat([batch.images, fakes.images], 0)
   labels = None
@@ -165,13 +165,13 @@ def _verdicts(d: Net, batch: Batch, fakes: Fakes) -> Tuple[Verdict, Verdict]:
   sizes = [batch.images.shape[0], fakes.images.shape[0]]
   parts = [
     (None, None) if part is None else tf.split(part, sizes)
-    for part in judge(d, images, labels, Mode.TURN)
+    for part in judge(d, images, labels, Mode.TRAIN)
   ]
   real, fake = zip(*parts)
   return Verdict(*real), Verdict(*fake)
 
 
-def _penalty(who, terms: Terms, d: Net, batch, fakes, real, fake):
+def _penalty(who, terms: LossTerms, d: Net, batch, fakes, real, fake):
   """Returns the sum of the penalties that are due."""
   if not terms.penalties:
     return 0.0
@@ -181,11 +181,11 @@ def _penalty(who, terms: Terms, d: Net, batch, fakes, real, fake):
   def draw_again(z, labels):
     # Changed as the fakes were, so that what differs is G's doing.
     assert g is not None
-    return terms.seen(g(z, labels, Mode.WATCH), "fake")
+    return terms.seen(g(z, labels, Mode.FROZEN), "fake")
 
   view = View(
     who,
-    lambda images, labels: judge(d, images, labels, Mode.WATCH),
+    lambda images, labels: judge(d, images, labels, Mode.FROZEN),
     None if g is None else draw_again,
     batch,
     fakes.images,

@@ -126,9 +126,9 @@ class Adapted(tf.Module):
   def __call__(
     self, x: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
-    """Maps one replica's batch; a variable moves in `Mode.TURN` only."""
+    """Maps one replica's batch; a variable moves in `Mode.TRAIN` only."""
     # Weights too: Keras writes a kernel back when it divides by its norm.
-    stays = self.uses_batch_statistics and mode is not Mode.TURN
+    stays = self.uses_batch_statistics and mode is not Mode.TRAIN
     kept = [tf.identity(v) for v in self._made] if stays else []
     result = _last(self._call(x, labels, mode is not Mode.EVAL))
     for variable, value in zip(self._made, kept):

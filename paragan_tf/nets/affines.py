@@ -4,7 +4,7 @@
 
 `cond` is what the affine asks for: nothing, labels, or a vector. The variables
 have no scope of their own: they belong to the norm. Those that are a product of
-`rows(cond)` and `tables(mode)` may be computed with others, see `joint.py`.
+`rows(cond)` and `tables(mode)` may be computed with others, see `fused.py`.
 """
 
 from typing import Any, Callable, Tuple

@@ -46,7 +46,7 @@ class SelfAttention(tf.Module):
       )
 
     self.parts = parts
-    self.anew = parts > 1 or Layout().attention_anew
+    self.anew = parts > 1 or Layout().recompute_attention
     with self.name_scope:
       self.query = conv(channels, channels // 8, "query")
       self.key = conv(channels, channels // 8, "key")

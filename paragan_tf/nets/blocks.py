@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 import tensorflow as tf
 
 from paragan_tf.nets import attention as attentions
-from paragan_tf.nets import joint, layers, layout, norms
+from paragan_tf.nets import fused, layers, layout, norms
 from paragan_tf.nets.remat import remat as rematerialized
 from paragan_tf.types import Mode
 
@@ -30,7 +30,7 @@ def run(
   from one to the next is kept for the gradient. `common` is how many last
   entries all of `conds` have in common.
   """
-  with joint.projections([] if remat else blocks, conds, mode, common):
+  with fused.projections([] if remat else blocks, conds, mode, common):
     for i, (block, cond) in enumerate(zip(blocks, conds)):
       call = functools.partial(rematerialized, block) if remat else block
       x = call(x, cond, mode)

@@ -25,7 +25,7 @@ class Deconv(tf.Module):
 
   def __init__(self, inputs: int, outputs: int, init: layers.Init, name: str):
     super().__init__(name=name)
-    self.product = layout.widened(_doubled, Layout().wide_products)
+    self.product = layout.widened(_doubled, Layout().float32_products)
     with self.name_scope:
       self.weight = layers.Weight([4, 4, outputs, inputs], init, False)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
@@ -48,7 +48,7 @@ class StridedConv(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    self.product = layout.widened(_halved, Layout().wide_products)
+    self.product = layout.widened(_halved, Layout().float32_products)
     with self.name_scope:
       self.weight = layers.Weight([4, 4, inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")

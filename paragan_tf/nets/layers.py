@@ -12,7 +12,7 @@ from typing import Callable, Optional, Sequence
 import tensorflow as tf
 
 from paragan_tf.hardware import Layout
-from paragan_tf.nets import joint, layout
+from paragan_tf.nets import fused, layout
 from paragan_tf.nets.remat import move, read
 from paragan_tf.nets.spectral import norm, unit
 from paragan_tf.types import Mode
@@ -108,15 +108,15 @@ class Weight(tf.Module):
         self.u = tf.Variable(unit(u), trainable=False, name="u")
 
   def __call__(self, mode: Mode) -> tf.Tensor:
-    """Returns the kernel; `Mode.TURN` makes one power iteration."""
-    kernel = joint.ready(self)
+    """Returns the kernel; `Mode.TRAIN` makes one power iteration."""
+    kernel = fused.ready(self)
     if kernel is not None:
       return kernel
     w = read(self.w)
     if self.u is None:
       return w
     matrix = tf.reshape(w, [-1, w.shape[-1]])
-    moves = mode is Mode.TURN
+    moves = mode is Mode.TRAIN
     sigma, u = norm(matrix, read(self.u), moves)
     if moves:
       move(self.u, u)

@@ -44,8 +44,8 @@ def _form(layout: Layout, shape: Sequence[int], resize: Optional[str]) -> Conv:
   if resize is not None:
     return _RESIZED[resize][layout.resizes]
   if shape[-1] <= _NARROW:
-    return _TO_FEW[layout.image_ends]
-  if shape[-2] <= _NARROW and layout.image_ends == "blocks":
+    return _TO_FEW[layout.rgb_convs]
+  if shape[-2] <= _NARROW and layout.rgb_convs == "blocks":
     return _from_few
   return conv
 
@@ -89,7 +89,7 @@ def mixed(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
 
 def fitted(product: Conv, layout: Layout) -> Conv:
   """Returns a product as the hardware likes it best."""
-  return widened(aligned(product, layout.multiple), layout.wide_products)
+  return widened(aligned(product, layout.multiple), layout.float32_products)
 
 
 def widened(product: Conv, is_wide: bool) -> Conv:

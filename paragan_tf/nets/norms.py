@@ -10,7 +10,7 @@ import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.nets import affines, joint
+from paragan_tf.nets import affines, fused
 from paragan_tf.nets.remat import move, read
 from paragan_tf.types import Mode, Net
 
@@ -57,7 +57,7 @@ class Norm(tf.Module):
   def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
     """Maps `[b, h, w, c]` to the same shape; `cond` is for the affine."""
     mean, variance = self._statistics(tf.cast(x, tf.float32), mode)
-    pair = joint.ready(self.affine) or self.affine(cond, mode)
+    pair = fused.ready(self.affine) or self.affine(cond, mode)
     gamma, beta = (tf.cast(part, tf.float32) for part in pair)
     if gamma.shape.rank == 2 and mean.shape.rank == 4:
       gamma, beta = gamma[:, None, None], beta[:, None, None]
@@ -114,7 +114,7 @@ class BatchNorm(Norm):
     if mode is Mode.EVAL:
       return read(self.mean), read(self.variance)
     mean, variance = self._moments(x)
-    share = (1.0 - self.momentum) if mode is Mode.TURN else self.share
+    share = (1.0 - self.momentum) if mode is Mode.TRAIN else self.share
     if share is not None:
       _follow(self.mean, mean, share)
       _follow(self.variance, variance, share)

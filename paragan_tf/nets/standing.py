@@ -38,7 +38,7 @@ def _average(g: Net, found: List[norms.BatchNorm], batches: Iterable) -> None:
     for i, (z, labels) in enumerate(batches):
       for norm in found:
         norm.share = 1.0 / (i + 1)
-      g(z, labels, Mode.WATCH)
+      g(z, labels, Mode.FROZEN)
   finally:
     for norm in found:
       norm.share = None

@@ -1,10 +1,10 @@
 """How good the samples are, and under which conditions that was measured.
 
-    yardstick = Yardstick(extractor, reference_images, heldout_images, ...)
-    values = yardstick.measure(sample_fn, sampling)
+    suite = MetricSuite(extractor, reference_images, heldout_images, ...)
+    values = suite.measure(sample_fn, sampling)
 
-Every value carries its protocol, and its floor: what real images get that
-nobody trained on. Values with different protocols are never compared.
+Every value carries its protocol, and its `real_score`: what real images get
+that nobody trained on. Values with different protocols are never compared.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import numpy as np
 
+from paragan_tf.outputs import records
 from paragan_tf.outputs.features import Extractor, Features
 from paragan_tf.outputs.probe import Probe
 
@@ -62,13 +63,13 @@ class MetricValue(NamedTuple):
     name: What was measured.
     value: The number.
     protocol: How it was measured.
-    floor: What held-out real images get in place of samples, or `None`.
+    real_score: What held-out real images get in place of samples, or `None`.
   """
 
   name: str
   value: float
   protocol: Protocol
-  floor: Optional[float] = None
+  real_score: Optional[float] = None
 
   def to_json(self) -> Dict[str, Any]:
     """Returns a dict of what JSON knows, for metrics.jsonl."""
@@ -85,7 +86,9 @@ class MetricValue(NamedTuple):
         " measure again with this version."
       )
     protocol = Protocol(**fields["protocol"])
-    return cls(fields["name"], fields["value"], protocol, fields.get("floor"))
+    return cls(
+      fields["name"], fields["value"], protocol, records.real_score(fields)
+    )
 
 
 def compare(a: MetricValue, b: MetricValue) -> float:
@@ -169,7 +172,7 @@ def recognized(logits: np.ndarray, labels: np.ndarray) -> int:
   return count
 
 
-class Yardstick:
+class MetricSuite:
   """Real images as an extractor sees them: what samples are held against.
 
   Asks for one sample for each held-out image, with that image's label, so that
@@ -238,7 +241,7 @@ class Yardstick:
     sampling: Sampling,
     progress: Optional[Progress] = None,
   ) -> List[MetricValue]:
-    """Measures samples; each value has its floor.
+    """Measures samples; each value has its `real_score`.
 
     "frechet" is the distance; where classes are known, "label_agreement" and
     "classes_recognized" follow.

@@ -55,6 +55,11 @@ def encode_png(pixels: np.ndarray) -> bytes:
   return png.getvalue()
 
 
+def real_score(metric: Mapping[str, Any]) -> Any:
+  """Returns `real_score` of a metric; older runs call it `floor`."""
+  return metric.get("real_score", metric.get("floor"))
+
+
 def read(model_dir: str) -> list[dict[str, Any]]:
   """Reads the lines of metrics.jsonl that are whole, oldest first."""
   lines = (_parse(line) for line in _text(model_dir).split("\n"))
@@ -92,7 +97,7 @@ class Records:
     self._scalar_events(step, scalars)
 
   def metric(self, step: int, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Writes metric values: dicts of name, value, floor and protocol.
+    """Writes metric values: dicts of name, value, real_score and protocol.
 
     TensorBoard gets one curve for each name and protocol, so that values of
     different protocols never share a curve.

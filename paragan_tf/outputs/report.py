@@ -15,7 +15,7 @@ import os
 import platform
 import string
 from importlib import metadata
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -203,7 +203,7 @@ def _metric_table(metrics: Sequence[Metric]) -> str:
   rows = "".join(
     f"<tr><td>{html.escape(m.curve.name)}</td>"
     f"<td><b>{short(m.newest.get('value'))}</b></td>"
-    f"<td>{_floor(m.newest.get('floor'))}</td>"
+    f"<td>{_real_score(m.newest)}</td>"
     f"<td>{m.curve.steps[-1]:,}</td></tr>\n"
     f'<tr><td colspan="4">{_protocol(m.newest.get("protocol"))}</td></tr>\n'
     for m in metrics
@@ -212,12 +212,13 @@ def _metric_table(metrics: Sequence[Metric]) -> str:
     return _missing("No metrics yet.")
   return (
     '<div class="card"><table><thead><tr><th>Metric</th><th>Value</th>'
-    "<th>Floor</th><th>Step</th></tr></thead>\n"
+    "<th>Real images</th><th>Step</th></tr></thead>\n"
     f"<tbody>{rows}</tbody></table></div>"
   )
 
 
-def _floor(value: Any) -> str:
+def _real_score(metric: Mapping[str, Any]) -> str:
+  value = records.real_score(metric)
   return short(value) if is_number(value) else "not known"
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple, Optional, Sequence
 import gin
 import tensorflow as tf
 
-from paragan_tf.sync import words
-from paragan_tf.sync.words import Seed
+from paragan_tf.sync import bitpack
+from paragan_tf.sync.bitpack import Seed
 
 
 class Message(NamedTuple):
@@ -137,20 +137,20 @@ class Stochastic(Compressor):
     x = self._s * tf.where(steps > 0.0, ratio, 0.0)
     x = tf.reshape(x, [-1])[: v.shape[0]]
     below = tf.floor(x)
-    up = words.uniform(v.shape[0], seed) < x - below
+    up = bitpack.uniform(v.shape[0], seed) < x - below
     codes = tf.cast(below, tf.int32) + tf.cast(up, tf.int32) + self._s
-    return Message(words.packed(codes, self.bits), steps[:, 0])
+    return Message(bitpack.packed(codes, self.bits), steps[:, 0])
 
   def decode(self, message, shape):
     """Returns codes times steps."""
     count = math.prod(shape)
-    codes = words.unpacked(message.words, self.bits, count) - self._s
+    codes = bitpack.unpacked(message.words, self.bits, count) - self._s
     steps = _of_buckets(message.values, self.bucket_size, count)
     return tf.reshape(tf.cast(codes, tf.float32) * steps, shape)
 
   def num_bytes(self, num_elements):
     """Returns the size of the words and the steps."""
-    num_words = words.num_words(num_elements, self.bits)
+    num_words = bitpack.num_words(num_elements, self.bits)
     return 4 * (num_words + _num_buckets(num_elements, self.bucket_size))
 
   def delta(self, num_elements):
@@ -233,7 +233,7 @@ class RandK(Compressor):
     length, rest = divmod(count, k)  # The first `rest` are one longer.
     i = tf.range(k, dtype=tf.int32)
     first = i * length + tf.minimum(i, rest)
-    draws = words.integers(k + 1, seed)
+    draws = bitpack.integers(k + 1, seed)
     within = draws[1:] % (length + tf.cast(i < rest, tf.int32))
     return (draws[0] % count + first + within) % count
 
@@ -272,19 +272,19 @@ class ScaledSign(Compressor):
     sums = tf.reduce_sum(_in_buckets(tf.abs(v), size), 1)
     counts = tf.reduce_sum(_in_buckets(tf.ones_like(v), size), 1)
     signs = tf.cast(v >= 0.0, tf.int32)
-    return Message(words.packed(signs, 1), sums / counts)
+    return Message(bitpack.packed(signs, 1), sums / counts)
 
   def decode(self, message, shape):
     """Returns means with their signs."""
     count = math.prod(shape)
-    signs = tf.cast(words.unpacked(message.words, 1, count), tf.float32)
+    signs = tf.cast(bitpack.unpacked(message.words, 1, count), tf.float32)
     means = _of_buckets(message.values, self.bucket_size or count, count)
     return tf.reshape((2.0 * signs - 1.0) * means, shape)
 
   def num_bytes(self, num_elements):
     """Returns the size of the signs and the means."""
     size = self.bucket_size or num_elements
-    num_words = words.num_words(num_elements, 1)
+    num_words = bitpack.num_words(num_elements, 1)
     return 4 * (num_words + _num_buckets(num_elements, size))
 
   def delta(self, num_elements):

@@ -15,7 +15,7 @@ What is settled are the weights themselves, but for optimistic optimizers.
 spectral-norm vectors. `counts` is what this replica counts in means: 1 where
 all replicas play a player; where only some do, more than 1 for those and 0 for
 the others. Players that move in the same turn and whose exchanges are alike
-(`is_like`) talk in one go: the lists are then those of all of them.
+(`can_fuse_with`) talk in one go: the lists are then those of all of them.
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -43,11 +43,11 @@ class Exchange(tf.Module):
     period: Steps after which the exchange repeats itself.
     replicas_agree: Whether all replicas hold the same values after every step;
       if not, a checkpoint keeps each replica's own.
-    talks: Whether anything is exchanged at all.
-    takes_roles: Whether it heeds `counts`, so that a player may be played by
+    communicates: Whether anything is exchanged at all.
+    supports_roles: Whether it heeds `counts`, so that a player may be played by
       some of the replicas only.
-    mean_counts: Whether the mean over replicas is what was learned: that one is
-      then sampled from, exported, and gone on from with more or fewer replicas.
+    mean_is_model: Whether the mean over replicas is what was learned; it is
+      sampled from, exported, and resumed from with more or fewer replicas.
     takes_statistics: Whether `state` is to hold what a net carries.
     takes_moments: Whether it is to hold the optimizer's moments, too.
     log_names: Scalars that `after_update` returns.
@@ -56,9 +56,9 @@ class Exchange(tf.Module):
 
   period = 1
   replicas_agree = False
-  talks = False
-  takes_roles = True
-  mean_counts = False
+  communicates = False
+  supports_roles = True
+  mean_is_model = False
   takes_statistics = True
   takes_moments = False
   log_names: Tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Exchange(tf.Module):
     return ()
 
   @property
-  def absorbing(self) -> Mapping[str, Tuple[str, int, int]]:
+  def residual_targets(self) -> Mapping[str, Tuple[str, int, int]]:
     """What takes up state that is summed, if this exchange has none of it.
 
     For each variable's name: that of a vector, its size, and where in it the
@@ -120,7 +120,7 @@ class Exchange(tf.Module):
     del weights, state, phase, counts
     return {}
 
-  def is_like(self, other: "Exchange") -> bool:
+  def can_fuse_with(self, other: "Exchange") -> bool:
     """Returns whether one of the two can talk for both."""
     del other
     return False
@@ -161,7 +161,7 @@ class AllReduce(Exchange):
   """Averages gradients at every step, so that all replicas stay equal."""
 
   replicas_agree = True
-  talks = True
+  communicates = True
 
   def before_update(self, grads, phase, counts=None):
     """Returns the mean gradients."""
@@ -174,7 +174,7 @@ class AllReduce(Exchange):
     settle(state, counts and counts.state)
     return {}
 
-  def is_like(self, other):
+  def can_fuse_with(self, other):
     """Returns whether the other one averages gradients too."""
     return type(other) is type(self)
 
@@ -188,7 +188,7 @@ class AllReduce(Exchange):
 class Periodic(Exchange):
   """Averages weights every `period` steps and trains alone in between."""
 
-  talks = True
+  communicates = True
 
   def __init__(self, period: int = 2, name: str = "periodic"):
     super().__init__(name=name)
@@ -202,7 +202,7 @@ class Periodic(Exchange):
       settle([*weights, *state], counts and [*counts.weights, *counts.state])
     return {}
 
-  def is_like(self, other):
+  def can_fuse_with(self, other):
     """Returns whether the other one averages at the same steps."""
     return type(other) is type(self) and other.period == self.period
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives, pairs
-from paragan_tf.sync import words
+from paragan_tf.sync import bitpack
 from paragan_tf.sync.exchange import Exchange, size_in_bytes
 from paragan_tf.sync.topology import Topology, check_target, ring
 
@@ -60,9 +60,9 @@ class Gossip(Exchange):
     topology: The graph of as many replicas as there are.
   """
 
-  talks = True
-  takes_roles = False
-  mean_counts = True
+  communicates = True
+  supports_roles = False
+  mean_is_model = True
   log_names = ("distance", "distance_after", "rho", "rounds")
 
   def __init__(
@@ -136,7 +136,7 @@ class Gossip(Exchange):
     scalars = (*apart, graph.rho, float(self.rounds))
     return {n: tf.cast(s, tf.float32) for n, s in zip(self.log_names, scalars)}
 
-  def is_like(self, other):
+  def can_fuse_with(self, other):
     """Returns whether the other one talks with the same in the same way."""
     return isinstance(other, Gossip) and self._way() == other._way()
 
@@ -158,7 +158,7 @@ class Gossip(Exchange):
   def _round(self, x: tf.Tensor, sizes: Sequence[int]):
     """Mixes once; returns how far neighbors are apart in each part, too."""
     graph, groups = self.topology, self.topology.colors()
-    received = pairs.swapped([x] * len(groups), groups, self._timeout)
+    received = pairs.pairwise_exchange([x] * len(groups), groups, self._timeout)
     y = _here(np.diag(graph.matrix), x.dtype) * x
     squares = [tf.zeros([], x.dtype) for _ in sizes]
     for group, other in zip(groups, received):
@@ -233,6 +233,6 @@ def _hashed_sums(x: tf.Tensor) -> tf.Tensor:
 
   Each entry goes into one of them, with a sign drawn for it (a count sketch).
   """
-  signed = tf.where(words.uniform(x.shape[0], [7, 0]) < 0.5, x, -x)
+  signed = tf.where(bitpack.uniform(x.shape[0], [7, 0]) < 0.5, x, -x)
   filled = tf.pad(signed, [[0, -x.shape[0] % _NUM_SUMS]])
   return tf.reduce_sum(tf.reshape(filled, [-1, _NUM_SUMS]), 0)

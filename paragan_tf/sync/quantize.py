@@ -52,9 +52,9 @@ class Quantized(Exchange):
     timeout: As that of `gossip.Gossip`.
   """
 
-  talks = True
-  takes_roles = False
-  mean_counts = True
+  communicates = True
+  supports_roles = False
+  mean_is_model = True
   log_names = ("residual",)
 
   def __init__(
@@ -128,7 +128,7 @@ class Quantized(Exchange):
     return self.s
 
   @property
-  def absorbing(self):
+  def residual_targets(self):
     """Debts take up those of a second phase, where there is none."""
     if self.s:
       return {}
@@ -214,7 +214,7 @@ class Quantized(Exchange):
     """Returns what this replica says, and the mean of what all say."""
     parts = self._parts(p)
     payload = wire.encoded(parts, [self._seed(i) for i in range(len(parts))])
-    rows = collectives.gathered(payload, self._timeout)
+    rows = collectives.all_gather(payload, self._timeout)
     every = [wire.decoded(rows[i], parts) for i in range(self._m)]
     here = collectives.static_replica_id()
     said = wire.decoded(payload, parts) if here is None else every[here]
@@ -233,7 +233,7 @@ class Quantized(Exchange):
     said = [
       wire.opened(code, payload, size, rows.dtype) for payload in payloads
     ]
-    mine = pairs.distributed(payloads, self._timeout)
+    mine = pairs.all_to_all(payloads, self._timeout)
     heard = [wire.opened(code, payload, size, rows.dtype) for payload in mine]
     mean = tf.add_n(heard) / num
     result = self._second(mean)
@@ -259,7 +259,7 @@ class Quantized(Exchange):
       place = tf.one_hot(here, num, dtype=r.dtype)[:, tf.newaxis]
       whole = tf.reshape(place * owed, [-1])
       s.assign(whole[: self._num_large])
-    rows = collectives.gathered(payload, self._timeout)
+    rows = collectives.all_gather(payload, self._timeout)
     parts = [wire.opened(code, rows[i], size, r.dtype) for i in range(num)]
     return tf.concat(parts, 0)
 

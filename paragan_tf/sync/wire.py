@@ -6,8 +6,8 @@ from typing import List, NamedTuple, Sequence
 
 import tensorflow as tf
 
+from paragan_tf.sync.bitpack import Seed
 from paragan_tf.sync.compress import Compressor, Message
-from paragan_tf.sync.words import Seed
 
 
 class Part(NamedTuple):

@@ -41,8 +41,8 @@ _ADAM = (
   "Adam.beta2 = 0.999",
 )
 _ASYNC = ("gin/sync/async.gin",)
-_OPTIMISTIC = ("gin/policy/optimistic.gin",)
-_ADABELIEF = ("gin/policy/adabelief_adam.gin",)
+_OPTIMISTIC = ("gin/optimizers/optimistic.gin",)
+_ADABELIEF = ("gin/optimizers/adabelief_adam.gin",)
 _D64 = (
   "Experiment.batch_size = 64",
   "schedule.Asynchronous.g_batch_size = 128",
@@ -80,12 +80,12 @@ SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
   ),
   "async_lars_adam": (
     "async, LARS / Adam",
-    (*_ASYNC, "gin/policy/lars_adam.gin"),
+    (*_ASYNC, "gin/optimizers/lars_adam.gin"),
     (),
   ),
   "async_ttur": (
     "async, Adam / Adam, D four times as fast",
-    (*_ASYNC, "gin/policy/ttur.gin"),
+    (*_ASYNC, "gin/optimizers/ttur.gin"),
     (),
   ),
 }

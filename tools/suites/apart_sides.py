@@ -66,8 +66,10 @@ class TwoDevices:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    wish = module.strategies.Wish(num_cpu_replicas=2)
-    self._experiment = module.Experiment(module.strategies.choose(wish)[0])
+    device_options = module.strategies.DeviceOptions(num_cpu_replicas=2)
+    self._experiment = module.Experiment(
+      module.strategies.choose(device_options)[0]
+    )
     self._inner_loop = self._experiment.inner_loop(0)
     self._logs: Dict[str, float] = {}
 
@@ -160,11 +162,11 @@ def role_work(experiment: Any) -> RoleWork:
   z = tf.TensorSpec([size, g.z_dim])
 
   def draw(images, labels, z):
-    return turns.draw(g, Batch(images, labels, z), Mode.WATCH).images
+    return turns.draw(g, Batch(images, labels, z), Mode.FROZEN).images
 
   def g_move(images, labels, z):
     batch = Batch(images, labels, z)
-    fakes = turns.draw(g, batch, Mode.WATCH)
+    fakes = turns.draw(g, batch, Mode.FROZEN)
     return turns.g_move(fakes, d, batch, loss_fn).grads
 
   def d_move(images, labels, z):

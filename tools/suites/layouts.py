@@ -31,7 +31,7 @@ _SMALL = (
 SIDES: Dict[str, Sequence[str]] = {
   "cpu": (),
   "resizes_apart": ("hardware.Layout.resizes = 'apart'",),
-  "image_ends_plain": ("hardware.Layout.image_ends = 'plain'",),
+  "image_ends_plain": ("hardware.Layout.rgb_convs = 'plain'",),
   "two_passes": ("hardware.Layout.one_pass = False",),
   "weights_as_they_are": ("hardware.Layout.weights_as_matrices = False",),
   "joined_projections": ("hardware.Layout.join_projections = True",),

@@ -81,7 +81,7 @@ class Learner:
   def floor(self) -> List[float]:
     """Returns what real images get that were not trained on."""
     values = self._experiment.evaluation.measure(_NUM_SAMPLES, _NUM_REFERENCE)
-    return [value.floor for value in values]
+    return [value.real_score for value in values]
 
   def picture(self) -> np.ndarray:
     """Returns samples, a class a column."""

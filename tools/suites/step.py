@@ -25,7 +25,7 @@ from tools.suites.workers import Worker, ask_all, closing
 _ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 _PLAIN = (
   "hardware.Layout.resizes = 'apart'",
-  "hardware.Layout.image_ends = 'plain'",
+  "hardware.Layout.rgb_convs = 'plain'",
 )
 _QUICK_SECONDS, _FULL_SECONDS = 150, 450
 _NUM_WARM_UP_STEPS = 2

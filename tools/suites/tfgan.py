@@ -32,12 +32,12 @@ class Side:
     self._mode = types.Mode
     self._nets: Dict[str, Any] = {}
     # TF-GAN scores the fake first.
-    self._d_modes = iter([self._mode.WATCH, self._mode.TURN])
+    self._d_modes = iter([self._mode.FROZEN, self._mode.TRAIN])
     self._optimizers: Dict[str, Any] = {}
 
   def g(self, inputs):
     """TF-GAN's `generator_fn`."""
-    return self._call("g", inputs["z"], inputs["labels"], self._mode.TURN)
+    return self._call("g", inputs["z"], inputs["labels"], self._mode.TRAIN)
 
   def d(self, x, inputs):
     """TF-GAN's `discriminator_fn`."""

@@ -21,7 +21,7 @@ from tools.suites.wire_sides import GOSSIP, QUANTIZED, TOP
 from tools.suites.workers import Worker, ask_all, closing
 
 _GIN_FILE = "gin/runs/fashion.gin"
-_CENTRAL = ("gin/policy/optimistic.gin",)
+_CENTRAL = ("gin/optimizers/optimistic.gin",)
 _BASE = (
   "from paragan_tf.data import input_fn",
   "from paragan_tf.sync import compress",
@@ -61,8 +61,12 @@ class Replicas:
 
   def __init__(self, files: Sequence[str], bindings: Sequence[str]):
     module = load((*_BASE, *bindings), files, _GIN_FILE)
-    wish = module.strategies.Wish(num_cpu_replicas=_NUM_REPLICAS)
-    self._experiment: Any = module.Experiment(module.strategies.choose(wish)[0])
+    device_options = module.strategies.DeviceOptions(
+      num_cpu_replicas=_NUM_REPLICAS
+    )
+    self._experiment: Any = module.Experiment(
+      module.strategies.choose(device_options)[0]
+    )
     self._inner_loop = self._experiment.inner_loop(0)
 
   def distance(self, num_steps: int, num_samples: int = 2000) -> float:

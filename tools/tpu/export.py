@@ -69,7 +69,7 @@ def export(program: Program) -> Exported:
       batch_size=size if program.role else size // program.num_cores,
       input_fn=lambda: types.SimpleNamespace(spec=spec),
     )
-    if program.role and built.step.apart is None:
+    if program.role and built.step.role_split is None:
       raise ValueError(
         "`--roles` needs a run that has G and D on cores of their own, and "
         f"`{type(built.step.schedule).__name__}` has not: leave it out, or add "

@@ -10,23 +10,23 @@ from tools.tpu import programs
 
 _OFF = {
   "resizes": "'apart'",
-  "image_ends": "'plain'",
+  "rgb_convs": "'plain'",
   "weights_as_matrices": "False",
-  "attention_anew": "False",
+  "recompute_attention": "False",
   "one_pass": "False",
-  "smaller_gram": "False",
+  "gram_on_short_side": "False",
   "join_projections": "False",
   "join_power_iterations": "False",
-  "wide_products": "False",
+  "float32_products": "False",
   "multiple": "1",
 }
 _PARTS = {
   "resizes": "'strided'",
-  "image_ends": "'blocks'",
+  "rgb_convs": "'blocks'",
   "weights_as_matrices": "True",
-  "attention_anew": "True",
+  "recompute_attention": "True",
   "one_pass": "True",
-  "smaller_gram": "True",
+  "gram_on_short_side": "True",
   "join_projections": "True",
   "join_power_iterations": "True",
 }

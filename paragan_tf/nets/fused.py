@@ -1,6 +1,6 @@
 """Small products of one kind, computed as one.
 
-    Joined(net)(x, labels, mode)    # its power iterations
+    FusedPowerIterations(net)(x, labels, mode)    # its power iterations
     with projections(blocks, conds, mode, common): block(x, cond, mode)
 
 What is computed ahead lies ready for the layer that asks for it.
@@ -47,7 +47,7 @@ def _lies_ready(found: Dict[int, Any]) -> Iterator[None]:
     _READY.found = before
 
 
-class Joined(Wrapped):
+class FusedPowerIterations(Wrapped):
   """Makes the power iterations of a net's small kernels together."""
 
   def run(self, fn, x, labels, mode):
@@ -140,7 +140,7 @@ def _kernels(weights: Sequence[Any], mode: Mode) -> List[tf.Tensor]:
   """Returns `Weight.__call__` of each, by batched products."""
   columns = weights[0].w.shape[-1]
   matrices = tf.stack([tf.reshape(read(w.w), [-1, columns]) for w in weights])
-  moves = mode is Mode.TURN
+  moves = mode is Mode.TRAIN
   sigma, u = norm(matrices, tf.stack([read(w.u) for w in weights]), moves)
   if moves:
     for weight, moved in zip(weights, tf.unstack(u)):

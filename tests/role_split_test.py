@@ -10,8 +10,8 @@ from tensorflow.python.tpu import tpu_function
 
 from paragan_tf import collectives
 from paragan_tf.engine import strategies
-from paragan_tf.engine.apart import Apart
 from paragan_tf.engine.player import Player
+from paragan_tf.engine.role_split import RoleSplit
 from paragan_tf.engine.step import Step
 from paragan_tf.game import (
   losses,
@@ -64,7 +64,7 @@ def make_step(
       made,
       Ema(g, twin),
       SEED,
-      apart=Apart(made, testing.SPEC, batch_size, periods, SEED),
+      role_split=RoleSplit(made, testing.SPEC, batch_size, periods, SEED),
     )
 
 
@@ -130,11 +130,11 @@ def by_hand(num_steps):
     images, labels = map(tf.constant, data(t))
     z = noise.normal([BATCH, 4], SEED, tf.constant(t, tf.int64), "z0", 0)
     batch = Batch(images, labels, z)
-    fakes = turns.draw(g, batch, Mode.TURN)
+    fakes = turns.draw(g, batch, Mode.TRAIN)
     g_grads = turns.g_move(fakes, d, batch, losses.non_saturating).grads
     if last is None:
       z = noise.normal([BATCH, 4], SEED, tf.constant(t, tf.int64), "own", 0)
-      last = g(z, labels, Mode.WATCH), labels
+      last = g(z, labels, Mode.FROZEN), labels
     seen = turns.Fakes(*last, lambda grad: [])
     d_grads = turns.d_move(seen, d, batch, losses.non_saturating).grads
     last = tf.identity(fakes.images), labels
@@ -153,7 +153,7 @@ def ops(graph):
   return [node.op for node in nodes]
 
 
-class ApartTest(tf.test.TestCase, parameterized.TestCase):
+class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(("one", one), ("four", testing.strategy))
   def test_the_path_is_that_of_a_loop_written_by_hand(self, strategy):
     runner = Runner(make_step(strategy(), cache_depth=1), strategy())
@@ -223,8 +223,8 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
     names = ("staleness/d_seen_by_g", "staleness/fakes_seen_by_d")
     d_ages, ages = np.array([[x[n] for n in names] for x in runner.logs]).T
     self.assertAllEqual(np.unique(d_ages), range(1, period + 1))
-    self.assertAllLessEqual(ages, step.apart.bound)
-    self.assertEqual(ages[warm_up:].max(), step.apart.bound)
+    self.assertAllLessEqual(ages, step.role_split.bound)
+    self.assertEqual(ages[warm_up:].max(), step.role_split.bound)
     self.assertEqual(runner.logs[-1]["cache/fill"], 1.0)
 
   @parameterized.named_parameters(
@@ -393,7 +393,7 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
     g = linear.Generator(testing.SPEC, 0, name="g")
     runner(0)
     caches = np.stack(
-      strategies.copies(testing.strategy(), step.apart.cache.images)
+      strategies.copies(testing.strategy(), step.role_split.cache.images)
     )[:, 0]
     labels = data(0)[1]
     for group in range(2):
@@ -458,11 +458,11 @@ class ApartTest(tf.test.TestCase, parameterized.TestCase):
     for _ in range(2):
       run(x, y)
     born = np.stack(
-      strategies.copies(testing.strategy(), step.apart.cache.born)
+      strategies.copies(testing.strategy(), step.role_split.cache.born)
     )
     self.assertAllEqual(born[-1], [0, 1])
     caches = np.stack(
-      strategies.copies(testing.strategy(), step.apart.cache.images)
+      strategies.copies(testing.strategy(), step.role_split.cache.images)
     )[g_share:, 1]
     rows = caches.reshape([-1, 64])
     self.assertLen(np.unique(rows.round(5), axis=0), len(rows))

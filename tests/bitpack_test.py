@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.sync import words
+from paragan_tf.sync import bitpack
 
 SIZES = (1, 3, 5, 31, 32, 33, 127, 1001)
 
@@ -15,35 +15,35 @@ class PackingTest(tf.test.TestCase, parameterized.TestCase):
     for count in SIZES:
       codes = np.random.RandomState(count).randint(2**bits, size=[count])
       codes[0] = 2**bits - 1
-      packed = words.packed(tf.constant(codes, tf.int32), bits)
+      packed = bitpack.packed(tf.constant(codes, tf.int32), bits)
       self.assertEqual(packed.dtype, tf.int32)
       self.assertEqual(packed.shape, [-(-count // (32 // bits))])
-      self.assertEqual(packed.shape[0], words.num_words(count, bits))
-      self.assertAllEqual(words.unpacked(packed, bits, count), codes)
+      self.assertEqual(packed.shape[0], bitpack.num_words(count, bits))
+      self.assertAllEqual(bitpack.unpacked(packed, bits, count), codes)
 
   def test_words_by_hand(self):
     codes = tf.constant([0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0xFF], tf.int32)
-    ours = words.packed(codes, 8).numpy().view(np.uint32)
+    ours = bitpack.packed(codes, 8).numpy().view(np.uint32)
     self.assertAllEqual(ours, [0xFF553311, 0x00664422])
     signs = tf.constant([1] + 30 * [0] + [1], tf.int32)
-    ours = words.packed(signs, 1).numpy().view(np.uint32)
+    ours = bitpack.packed(signs, 1).numpy().view(np.uint32)
     self.assertAllEqual(ours, [0x80000001])
 
   @parameterized.parameters(1, 3, 4, 8, 16)
   def test_compiled_words_are_the_same(self, bits):
     codes = np.random.RandomState(0).randint(2**bits, size=[1001])
     codes = tf.constant(codes, tf.int32)
-    pack = tf.function(lambda c: words.packed(c, bits), jit_compile=True)
+    pack = tf.function(lambda c: bitpack.packed(c, bits), jit_compile=True)
     unpack = tf.function(
-      lambda w: words.unpacked(w, bits, 1001), jit_compile=True
+      lambda w: bitpack.unpacked(w, bits, 1001), jit_compile=True
     )
-    self.assertAllEqual(pack(codes), words.packed(codes, bits))
+    self.assertAllEqual(pack(codes), bitpack.packed(codes, bits))
     self.assertAllEqual(unpack(pack(codes)), codes)
 
 
 class DrawTest(tf.test.TestCase, parameterized.TestCase):
   def test_draws_are_uniform(self):
-    u = words.uniform(20000, [3, 4]).numpy()
+    u = bitpack.uniform(20000, [3, 4]).numpy()
     self.assertAllInRange(u, 2.0**-25, 1.0)
     for moment in (1, 2, 3):
       self.assertAllClose((u**moment).mean(), 1 / (moment + 1), atol=0.01)
@@ -53,7 +53,7 @@ class DrawTest(tf.test.TestCase, parameterized.TestCase):
     )  # 4.5 deviations.
 
   def test_integers_have_31_bits_of_even_chances(self):
-    x = words.integers(20000, [3, 4]).numpy()
+    x = bitpack.integers(20000, [3, 4]).numpy()
     self.assertGreaterEqual(x.min(), 0)
     for bit in range(31):
       self.assertAllClose((x >> bit & 1).mean(), 0.5, atol=0.016)
@@ -61,26 +61,26 @@ class DrawTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(((0, 1),), ((1, 0),), ((4, 3),), ((-3, 4),))
   def test_another_seed_draws_something_unrelated(self, seed):
     for ours in ((0, 0), (3, 4)):
-      x, y = words.uniform(4000, ours), words.uniform(4000, seed)
+      x, y = bitpack.uniform(4000, ours), bitpack.uniform(4000, seed)
       self.assertLess(abs(np.corrcoef(x, y)[0, 1]), 0.07)
       self.assertLess(np.equal(x, y).mean(), 0.01)
 
   def test_a_place_is_unrelated_to_itself_under_the_next_seed(self):
     for seeds in ([[s, 5] for s in range(40)], [[5, s] for s in range(40)]):
-      x = np.array([words.uniform(500, seed) for seed in seeds])
+      x = np.array([bitpack.uniform(500, seed) for seed in seeds])
       now, then = x[:-1].reshape([-1]), x[1:].reshape([-1])
       correlation = np.corrcoef(now, then)[0, 1]
       self.assertLess(abs(correlation), 5 / len(now) ** 0.5)
 
   def test_neighbors_are_unrelated(self):
-    x = words.uniform(20000, [0, 0]).numpy()
+    x = bitpack.uniform(20000, [0, 0]).numpy()
     correlation = np.corrcoef(x[:-1], x[1:])[0, 1]
     self.assertLess(abs(correlation), 5 / len(x) ** 0.5)
 
   @parameterized.named_parameters(("traced", False), ("compiled", True))
   def test_a_graph_draws_the_same(self, jit_compile):
     seed = tf.constant([7, -11], tf.int32)
-    for fn in (words.uniform, words.integers):
+    for fn in (bitpack.uniform, bitpack.integers):
       graph = tf.function(lambda s, fn=fn: fn(999, s), jit_compile=jit_compile)
       self.assertAllEqual(graph(seed), fn(999, [7, -11]))
 

@@ -1,7 +1,7 @@
 """A buffer between readers and a run that grows and shrinks while it goes on.
 
-    for need, payloads in Elastic(fetch, needs, bounds): ...
-    for several in Elastic(fetch, needs, bounds).chunks(most): ...
+    for need, payloads in PrefetchBuffer(fetch, needs, bounds): ...
+    for several in PrefetchBuffer(fetch, needs, bounds).chunks(most): ...
 
 `needs` says, element by element, what must be there. Threads fetch it in the
 order of its first use, ahead of it; what has been used for the last time is let
@@ -68,7 +68,7 @@ class Meter(NamedTuple):
     num_bytes: Bytes held now, with those lent.
     num_lent: Bytes of what was given last.
     most_bytes: The most that were held.
-    num_again: Questions that were asked again.
+    num_hedged: Reads that were asked for a second time.
   """
 
   num_given: int
@@ -77,7 +77,7 @@ class Meter(NamedTuple):
   num_bytes: int
   num_lent: int
   most_bytes: int
-  num_again: int
+  num_hedged: int
 
 
 # What is given: a need, and what was fetched for it.
@@ -101,7 +101,7 @@ class _Flight:
   num_open: int = 1
 
 
-class Elastic:
+class PrefetchBuffer:
   """Fetches ahead, in as many threads and as far as the controller says.
 
   Args:
@@ -140,7 +140,7 @@ class Elastic:
     )
     self._num_planned = self._num_given = self._num_readers = 0
     self._num_bytes = self._num_lent = self._most_bytes = self._num_fetched = 0
-    self._bytes_fetched = self._num_busy = self._num_again = 0
+    self._bytes_fetched = self._num_busy = self._num_hedged = 0
     self._num_last = 1  # Of the last chunk.
     self._waited = 0.0
     self._blocked = self._full = self._closed = self._ended = False
@@ -155,7 +155,7 @@ class Elastic:
         self._num_bytes + self._num_lent,
         self._num_lent,
         self._most_bytes,
-        self._num_again,
+        self._num_hedged,
       )
 
   def close(self) -> None:
@@ -211,12 +211,12 @@ class Elastic:
           self._todo.append((self._num_planned, key))
       self._planned.append(need)
       self._num_planned += 1
-    self._ask_again()
+    self._hedge()
     self._start_readers()
     # Not all of them: to wake up in vain costs as much as to decode an image.
     self._work.notify(len(self._todo))
 
-  def _ask_again(self) -> None:
+  def _hedge(self) -> None:
     """Puts on the list again what is late."""
     if len(self._timed) < _NUM_TIMED // 8:
       return
@@ -229,7 +229,7 @@ class Elastic:
         flight.last = now
         flight.num_asked += 1
         flight.num_open += 1
-        self._num_again += 1
+        self._num_hedged += 1
         self._todo.appendleft((self._num_given, key))
 
   def _start_readers(self) -> None:

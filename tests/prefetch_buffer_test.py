@@ -8,9 +8,9 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.data import congestion, elastic
+from paragan_tf.data import congestion, prefetch_buffer
 from paragan_tf.data.congestion import Bounds, Plan
-from paragan_tf.data.elastic import Elastic, Need
+from paragan_tf.data.prefetch_buffer import Need, PrefetchBuffer
 
 BOUNDS = Bounds(Plan(2, 2), Plan(16, 32), 1 << 20)
 
@@ -50,7 +50,7 @@ def settle(buffer, late=()):
   raise TimeoutError("Somebody still reads.")
 
 
-class ElasticTest(tf.test.TestCase, parameterized.TestCase):
+class PrefetchBufferTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("calm", lambda key: 0.0),
     ("the_first_is_late", lambda key: 0.03 if key % 7 == 0 else 0.0),
@@ -58,7 +58,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_the_order_never_changes(self, latency_fn):
     storage = Storage(latency_fn)
-    got = list(Elastic(storage, single(60), BOUNDS))
+    got = list(PrefetchBuffer(storage, single(60), BOUNDS))
     self.assertEqual([need.tag for need, _ in got], list(range(60)))
     self.assertEqual([p for _, p in got], [[b"%010d" % k] for k in range(60)])
     self.assertCountEqual(set(storage.asked), range(60))
@@ -68,7 +68,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     uses = collections.Counter(k for i in range(20) for k in (i, i + 1))
     elements = [Need(i, [i, i + 1], [uses[i], uses[i + 1]]) for i in range(20)]
     storage = Storage()
-    buffer = Elastic(storage, elements, BOUNDS)
+    buffer = PrefetchBuffer(storage, elements, BOUNDS)
     for need, payloads in buffer:
       self.assertEqual(
         payloads, [b"%010d" % need.tag, b"%010d" % (need.tag + 1)]
@@ -81,7 +81,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_it_reads_no_further_ahead_than_the_depth(self):
     storage = Storage()
-    buffer = Elastic(storage, single(100), BOUNDS, adaptive=False)
+    buffer = PrefetchBuffer(storage, single(100), BOUNDS, adaptive=False)
     elements = iter(buffer)
     next(elements)
     settle(buffer)
@@ -91,7 +91,9 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_is_there_comes_at_once_and_nothing_else_is_waited_for(self):
     released = threading.Event()  # Until the one before it is there.
     storage = Storage(lambda key: released.wait(20) and 0 if key == 6 else 0.0)
-    buffer = Elastic(storage, single(20), Bounds(Plan(4, 8), Plan(4, 8), 999))
+    buffer = PrefetchBuffer(
+      storage, single(20), Bounds(Plan(4, 8), Plan(4, 8), 999)
+    )
     tags = []
     for chunk in buffer.chunks(4):
       tags.append([need.tag for need, _ in chunk])
@@ -106,7 +108,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(55, 1000)
   def test_what_is_given_counts_until_more_is_asked_for(self, max_bytes):
     bounds = Bounds(Plan(1, 8), Plan(1, 8), max_bytes)
-    buffer = Elastic(Storage(), single(40), bounds, adaptive=False)
+    buffer = PrefetchBuffer(Storage(), single(40), bounds, adaptive=False)
     tags, most_lent = [], 0
     for chunk in buffer.chunks(4, lambda element: 20):
       settle(buffer)
@@ -126,7 +128,9 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
         raise ValueError("gone")
       return b"x"
 
-    buffer = Elastic(fetch, single(9), Bounds(Plan(2, 8), Plan(2, 8), 999))
+    buffer = PrefetchBuffer(
+      fetch, single(9), Bounds(Plan(2, 8), Plan(2, 8), 999)
+    )
     tags = []
     with self.assertRaisesRegex(ValueError, "gone"):
       for chunk in buffer.chunks(4):
@@ -138,10 +142,10 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     # By a clock that goes on only while what was given is used.
     clock = mock.Mock(monotonic=mock.Mock(return_value=100.0))
     advance = mock.Mock(wraps=congestion.advance)
-    self.enter_context(mock.patch.object(elastic, "time", clock))
+    self.enter_context(mock.patch.object(prefetch_buffer, "time", clock))
     self.enter_context(mock.patch.object(congestion, "advance", advance))
     bounds = Bounds(Plan(2, 8), Plan(2, 8), 9999)
-    buffer, sizes = Elastic(Storage(), single(40), bounds), []
+    buffer, sizes = PrefetchBuffer(Storage(), single(40), bounds), []
     for chunk in buffer.chunks(4):
       sizes.append(len(chunk))
       settle(buffer)
@@ -153,7 +157,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_latency_makes_it_read_in_more_threads(self):
     storage = Storage(lambda key: 0.05)
-    buffer = Elastic(storage, single(100), BOUNDS)
+    buffer = PrefetchBuffer(storage, single(100), BOUNDS)
     for _ in buffer:
       time.sleep(0.004)
     # Of two readers each would be waited for, 2.5 s in all.
@@ -162,7 +166,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_after_a_burst_the_memory_is_given_back(self):
     storage = Storage(lambda key: 0.04 if key < 40 else 0.0)
-    buffer = Elastic(storage, single(9000), BOUNDS)
+    buffer = PrefetchBuffer(storage, single(9000), BOUNDS)
     plans = []
     for need, _ in buffer:
       plans.append(buffer.meter().plan)
@@ -177,7 +181,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     # More readers than there is room for, and none is the first to answer.
     bounds = Bounds(Plan(8, 30), Plan(8, 30), max_bytes=65)
     fetch = Storage(lambda key: 0.02 if key < 8 else 0.0)
-    buffer, held = Elastic(fetch, single(100), bounds), []
+    buffer, held = PrefetchBuffer(fetch, single(100), bounds), []
     for _ in buffer:
       settle(buffer)
       held.append(buffer.meter().num_bytes)
@@ -187,7 +191,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_without_room_it_does_not_grow(self):
     bounds = Bounds(Plan(2, 4), Plan(16, 32), max_bytes=5)
-    buffer = Elastic(Storage(lambda key: 0.005), single(30), bounds)
+    buffer = PrefetchBuffer(Storage(lambda key: 0.005), single(30), bounds)
     self.assertLen(list(buffer), 30)
     self.assertLessEqual(buffer.meter().plan.num_readers, 4)
 
@@ -195,7 +199,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
     # There is no room for the second key, and nothing is ever let go.
     elements = [Need(i, [i // 40], [99]) for i in range(80)]
     bounds = Bounds(Plan(2, 10), Plan(2, 10), max_bytes=1)
-    buffer, got = Elastic(Storage(), elements, bounds), []
+    buffer, got = PrefetchBuffer(Storage(), elements, bounds), []
     reader = threading.Thread(target=lambda: got.extend(buffer), daemon=True)
     reader.start()
     reader.join(timeout=10)
@@ -209,7 +213,7 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
 
     got = []
     with self.assertRaisesRegex(ValueError, "'x' cannot be read"):
-      for need, _ in Elastic(fetch, single(20), BOUNDS):
+      for need, _ in PrefetchBuffer(fetch, single(20), BOUNDS):
         got.append(need.tag)
     self.assertEqual(got, list(range(7)))
 
@@ -229,12 +233,12 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
       return b"%010d" % key
 
     bounds = Bounds(Plan(8, 4), Plan(16, 32), 1 << 20)
-    buffer = Elastic(fetch, single(100), bounds)
+    buffer = PrefetchBuffer(fetch, single(100), bounds)
     got = [need.tag for need, _ in buffer]
     self.assertEqual(got, list(range(100)))
     for key in (15, 35, 55, 75, 95):
       self.assertBetween(asked[key], 2, 4)
-    self.assertGreaterEqual(buffer.meter().num_again, 5)
+    self.assertGreaterEqual(buffer.meter().num_hedged, 5)
     self.assertEqual(buffer.meter().num_bytes, 0)
 
   def test_what_is_late_again_is_asked_for_again(self):
@@ -246,14 +250,14 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
       return b"%010d" % key
 
     bounds = Bounds(Plan(8, 4), Plan(16, 32), 1 << 20)
-    self.assertLen(list(Elastic(fetch, single(60), bounds)), 60)
+    self.assertLen(list(PrefetchBuffer(fetch, single(60), bounds)), 60)
     self.assertEqual(asked[40], 4)
 
   def test_congestion_is_not_asked_for_again(self):
     storage = Storage(lambda key: 0.1 if 60 <= key < 120 else 0.005)
-    buffer = Elastic(storage, single(200), BOUNDS)
+    buffer = PrefetchBuffer(storage, single(200), BOUNDS)
     self.assertLen(list(buffer), 200)
-    self.assertLess(buffer.meter().num_again, 30)
+    self.assertLess(buffer.meter().num_hedged, 30)
 
   def test_of_two_the_one_that_does_not_fail_counts(self):
     asked = collections.Counter()
@@ -273,13 +277,15 @@ class ElasticTest(tf.test.TestCase, parameterized.TestCase):
       time.sleep(0.005)
       return b"%010d" % key
 
-    got = [need.tag for need, _ in Elastic(fetch, single(40), BOUNDS)]
+    got = [need.tag for need, _ in PrefetchBuffer(fetch, single(40), BOUNDS)]
     self.assertEqual(got, list(range(40)))
     self.assertBetween(asked[30], 2, 4)
 
   def test_its_threads_end_with_it(self):
     before = threading.active_count()
-    elements = iter(Elastic(Storage(lambda key: 0.01), single(500), BOUNDS))
+    elements = iter(
+      PrefetchBuffer(Storage(lambda key: 0.01), single(500), BOUNDS)
+    )
     for _ in range(30):
       next(elements)
     self.assertGreater(threading.active_count(), before)

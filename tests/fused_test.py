@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.nets import biggan, joint, sagan, sngan
+from paragan_tf.nets import biggan, fused, sagan, sngan
 from paragan_tf.types import ImageSpec, Mode
 from tests import testing
 
@@ -50,7 +50,7 @@ def called(net, side, mode):
   return [y, *(tf.convert_to_tensor(g) for g in grads), *after]
 
 
-class JointTest(tf.test.TestCase, parameterized.TestCase):
+class FusedTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
     gin.clear_config()  # Somebody may have left it locked.
@@ -65,17 +65,17 @@ class JointTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(one, other, rtol=2e-4, atol=2e-4)
 
   @parameterized.parameters(
-    ("biggan", "Generator", Mode.TURN),
-    ("biggan", "Generator", Mode.WATCH),
-    ("biggan", "Discriminator", Mode.TURN),
-    ("sagan", "Generator", Mode.TURN),
-    ("sagan", "Discriminator", Mode.TURN),
-    ("sagan", "Discriminator", Mode.WATCH),
+    ("biggan", "Generator", Mode.TRAIN),
+    ("biggan", "Generator", Mode.FROZEN),
+    ("biggan", "Discriminator", Mode.TRAIN),
+    ("sagan", "Generator", Mode.TRAIN),
+    ("sagan", "Discriminator", Mode.TRAIN),
+    ("sagan", "Discriminator", Mode.FROZEN),
   )
   def test_power_iterations(self, backbone, side, mode):
     plain = made(backbone, side)
-    self.assertNotEmpty(joint._alike(plain))
-    self.check(plain, joint.Joined(plain), side, mode)
+    self.assertNotEmpty(fused._alike(plain))
+    self.check(plain, fused.FusedPowerIterations(plain), side, mode)
 
   @parameterized.product(backbone=["biggan", "sngan"], num_classes=[4, 0])
   def test_projections(self, backbone, num_classes):
@@ -83,11 +83,11 @@ class JointTest(tf.test.TestCase, parameterized.TestCase):
       made(backbone, "Generator", num_classes, joined)
       for joined in (False, True)
     )
-    self.check(plain, joined, "Generator", Mode.TURN)
+    self.check(plain, joined, "Generator", Mode.TRAIN)
 
   def num_products(self, net, side):
     def call(x):
-      return net(x, tf.constant([0, 1]), Mode.WATCH)
+      return net(x, tf.constant([0, 1]), Mode.FROZEN)
 
     size = [2, net.z_dim] if side == "Generator" else [2, 32, 32, 3]
     traced = tf.function(call, autograph=False)
@@ -98,7 +98,9 @@ class JointTest(tf.test.TestCase, parameterized.TestCase):
   def test_there_are_fewer_of_them(self):
     g = made("biggan", "Generator")
     before = self.num_products(g, "Generator")
-    self.assertLess(self.num_products(joint.Joined(g), "Generator"), before / 2)
+    self.assertLess(
+      self.num_products(fused.FusedPowerIterations(g), "Generator"), before / 2
+    )
 
   # Three blocks with two norms have a scale and a shift each; in BigGAN, the
   # vectors of all blocks have a part in common.
@@ -112,9 +114,9 @@ class JointTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_nothing_lies_ready_afterwards(self):
     g = made("biggan", "Generator")
-    called(joint.Joined(g), "Generator", Mode.TURN)
+    called(fused.FusedPowerIterations(g), "Generator", Mode.TRAIN)
     for module in g.submodules:
-      self.assertIsNone(joint.ready(module))
+      self.assertIsNone(fused.ready(module))
 
 
 if __name__ == "__main__":

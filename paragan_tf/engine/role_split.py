@@ -68,7 +68,7 @@ class _Played(NamedTuple):
   fakes_age: tf.Tensor
 
 
-class Apart(tf.Module):
+class RoleSplit(tf.Module):
   """The roles of all replicas, and the cache of fakes between them."""
 
   def __init__(
@@ -79,7 +79,7 @@ class Apart(tf.Module):
     periods: Mapping[str, int],
     seed: int,
   ):
-    super().__init__(name="apart")
+    super().__init__(name="role_split")
     self._schedule = schedule
     self._roles = schedule.roles
     self._num = collectives.num_replicas()
@@ -106,7 +106,7 @@ class Apart(tf.Module):
     self,
     nets: Mapping[str, Net],
     loss_fn: LossFn,
-    terms: Mapping[str, turns.Terms],
+    terms: Mapping[str, turns.LossTerms],
     batch: Batch,
     phase: int,
     count: tf.Tensor,
@@ -204,7 +204,7 @@ class Apart(tf.Module):
     batch = Batch(
       turns.repeated(batch.images, size), turns.repeated(batch.labels, size), z
     )
-    fakes = turns.draw(nets["g"], batch, Mode.TURN)
+    fakes = turns.draw(nets["g"], batch, Mode.TRAIN)
     move = turns.g_move(fakes, nets["d"], batch, loss_fn, terms)
     images = tf.stop_gradient(fakes.images)
     return move, parcel(images, batch.labels, self._sizes.sent)
@@ -216,7 +216,7 @@ class Apart(tf.Module):
 
     def own():  # Before the first ones have come.
       z = self._z(nets["g"], self._sizes.d, count, "own", self._schedule.share)
-      drawn = nets["g"](z, batch.labels, Mode.WATCH)
+      drawn = nets["g"](z, batch.labels, Mode.FROZEN)
       return tf.stop_gradient(drawn), labels if batch.labels is None else (
         batch.labels
       )
