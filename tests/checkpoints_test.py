@@ -20,6 +20,7 @@ PROCESSES.set_forkserver_preload(["tests.checkpoints_test"])
 MOMENTS = {
   "join": (tf.raw_ops, "MergeV2Checkpoints"),
   "list": (checkpoints.Checkpoints, "_list"),
+  "replace": (tf.io.gfile, "rename"),
 }
 
 
@@ -281,6 +282,7 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
     ("one_unlisted", 1, "list", True),
+    ("one_as_the_list_is_replaced", 1, "replace", True),
     ("two_before_they_are_joined", 2, "join", False),
     ("two_unlisted", 2, "list", True),
   )

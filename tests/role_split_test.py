@@ -68,7 +68,7 @@ def make_step(
     )
 
 
-def data(step, share=None, num_shares=1):
+def data(step, share=None, num_shards=1):
   """Returns a step's real images and labels, or one share of them."""
   images, labels = (
     testing.images(BATCH, seed=step),
@@ -76,7 +76,7 @@ def data(step, share=None, num_shares=1):
   )
   if share is None:
     return images, labels
-  return [np.split(x, num_shares)[share] for x in (images, labels)]
+  return [np.split(x, num_shards)[share] for x in (images, labels)]
 
 
 class Runner:
@@ -95,7 +95,7 @@ class Runner:
     num = self.strategy.num_replicas_in_sync
     made = self.step.schedule
     shares = [
-      data(t, made.share(r) if num > 1 else 0, made.num_shares(num))
+      data(t, made.shard(r) if num > 1 else 0, made.num_shards(num))
       for r in range(num)
     ]
     if num > 1:
@@ -186,18 +186,23 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     graphs = []
 
     def replica(x, y):
-      before = len(ops(tf.compat.v1.get_default_graph()))
+      graph = tf.compat.v1.get_default_graph()
+      before = len(graph.get_operations())
       step(x, y, 0)
-      graphs.append(ops(tf.compat.v1.get_default_graph())[before:])
+      own = graph.get_operations()[before:]
+      graphs.append([op.type for op in own])
       return tf.zeros([])
 
     shares = [data(0, r // 2, 2) for r in range(4)]
     testing.run_on_replicas(replica, *zip(*shares))
     self.assertLen(graphs, 4)
     # G's last layer is tanh, D's has none: the gradient of G's weights goes
-    # through TanhGrad, and D's alone does not.
+    # through TanhGrad, and D's alone does not. Only D asks its cache whether
+    # fakes have come.
     for number, graph in enumerate(graphs):
-      self.assertEqual("TanhGrad" in graph, number % 2 == 0, number)
+      plays_g = number % 2 == 0
+      self.assertEqual("TanhGrad" in graph, plays_g, number)
+      self.assertEqual("If" in graph, not plays_g, number)
 
   @parameterized.parameters(
     (1, 1, "oldest"),
@@ -433,26 +438,28 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   @parameterized.parameters((3, 1), (1, 3), (2, 2))
-  def test_shares_of_roles(self, g_share, d_share):
+  def test_shares_of_roles(self, g_per_group, d_per_group):
     batch = 12
-    made = schedule.Asynchronous(g_share=g_share, d_share=d_share)
+    made = schedule.Asynchronous(
+      g_per_group=g_per_group, d_per_group=d_per_group
+    )
     roles = made.roles
     names = "".join(roles.plays(r) for r in range(4))
-    self.assertEqual(names, "g" * g_share + "d" * d_share)
+    self.assertEqual(names, "g" * g_per_group + "d" * d_per_group)
     step = make_step(
       testing.strategy(),
       batch_size=batch,
-      g_share=g_share,
-      d_share=d_share,
-      g_batch_size=12 if g_share == 1 else None,
+      g_per_group=g_per_group,
+      d_per_group=d_per_group,
+      g_batch_size=12 if g_per_group == 1 else None,
     )
     run = tf.function(
       lambda x, y: testing.strategy().run(step, (x, y, 0)), autograph=False
     )
-    num = made.num_shares(4)
+    num = made.num_shards(4)
     images, labels = testing.images(batch), testing.labels(batch)
     x, y = (
-      testing.distribute([np.split(p, num)[made.share(r)] for r in range(4)])
+      testing.distribute([np.split(p, num)[made.shard(r)] for r in range(4)])
       for p in (images, labels)
     )
     for _ in range(2):
@@ -463,17 +470,17 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(born[-1], [0, 1])
     caches = np.stack(
       strategies.copies(testing.strategy(), step.role_split.cache.images)
-    )[g_share:, 1]
+    )[g_per_group:, 1]
     rows = caches.reshape([-1, 64])
     self.assertLen(np.unique(rows.round(5), axis=0), len(rows))
 
   def test_what_does_not_fit_is_refused(self):
     cases = (
-      (dict(g_share=2, d_share=3), "one divide the other, got 2 and 3"),
-      (dict(g_share=0), "at least 1.*got 0"),
+      (dict(g_per_group=2, d_per_group=3), "one divide the other, got 2 and 3"),
+      (dict(g_per_group=0), "at least 1.*got 0"),
       (dict(cache_depth=0), "`cache_depth` must be at least 1, got 0"),
       (dict(cache_policy="best"), "`cache_policy` must be one of.*'best'"),
-      (dict(g_share=2), "groups of 3, got 4 replicas"),
+      (dict(g_per_group=2), "groups of 3, got 4 replicas"),
       (dict(g_batch_size=1), "`g_batch_size` must be a multiple of the 2"),
       (dict(g_batch_size=4), "takes 4 fakes.*draws 2"),
       (
