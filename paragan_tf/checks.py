@@ -21,7 +21,7 @@ def check_batches(
   schedule: Schedule, batch_size: int, num_replicas: int
 ) -> None:
   """Refuses batches that replicas cannot share alike."""
-  num = schedule.num_shares(num_replicas)
+  num = schedule.num_shards(num_replicas)
   if batch_size < 1 or batch_size % num:
     raise ValueError(
       f"`batch_size` must be a multiple of the {num} replicas, "

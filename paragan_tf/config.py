@@ -11,6 +11,8 @@ WRONG = (ValueError, TypeError, RuntimeError)
 # Names that configs had once, and what they are now.
 _RENAMED = {
   "attention_anew": "recompute_attention",
+  "d_share": "d_per_group",
+  "g_share": "g_per_group",
   "image_ends": "rgb_convs",
   "smaller_gram": "gram_on_short_side",
   "wide_products": "float32_products",
@@ -57,6 +59,8 @@ def differences(
     new: Another one.
     ignored: Prefixes of names, in any scope, that may differ.
   """
+  for was, now in _RENAMED.items():
+    old = re.sub(rf"\b{was}\b", now, old)
   before, after = _bindings(old), _bindings(new)
   rows = []
   for name in sorted(before.keys() | after.keys()):

@@ -188,7 +188,7 @@ class Experiment:
 
   def check_input(self) -> None:
     """Says in a `ValueError` why training could not work on the input."""
-    num = self._schedule.num_shares(self.strategy.num_replicas_in_sync)
+    num = self._schedule.num_shards(self.strategy.num_replicas_in_sync)
     preflight.check(self.input_fn, self.images_per_step, num)
 
   def input_remarks(self) -> List[str]:
@@ -203,7 +203,7 @@ class Experiment:
   def dataset(self, start_step: int) -> tf.distribute.DistributedDataset:
     """Returns the batches of each replica, from `start_step` on."""
     num = self.strategy.num_replicas_in_sync
-    num_shares = self._schedule.num_shares(num)
+    num_shards = self._schedule.num_shards(num)
 
     def dataset_fn(context):
       local = num // context.num_input_pipelines
@@ -211,9 +211,9 @@ class Experiment:
       replicas = range(first, first + local)
       return self.input_fn(
         dict(
-          batch_size=self.images_per_step // num_shares,
-          num_shares=num_shares,
-          shares=[self._schedule.share(replica) for replica in replicas],
+          batch_size=self.images_per_step // num_shards,
+          num_shards=num_shards,
+          shards=[self._schedule.shard(replica) for replica in replicas],
           start_step=start_step,
         )
       )

@@ -83,8 +83,8 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
     def rows(first, local, start):
       params = dict(
         batch_size=2,
-        num_shares=4,
-        shares=range(first, first + local),
+        num_shards=4,
+        shards=range(first, first + local),
         start_step=start,
       )
       elements = adapted(params).take(2 * local)

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from absl.testing import parameterized
 from PIL import Image
 
-from tools import originals
+from tools import encoded_images
 
 NUM = 10
 
@@ -58,7 +58,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def open(self, name="tiny", split="train", keys=(None, None)):
-    return originals.open_source(
+    return encoded_images.open_source(
       f"tfds:{name}", split, self.folder, "refuse", keys
     )
 
@@ -96,7 +96,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     self.store_encoded()
     images = self.open()
     self.assertIsNone(images.labels)
-    images = originals.with_labels(images)
+    images = encoded_images.with_labels(images)
     self.assertAllEqual(images.labels, np.arange(NUM) % 3)
     self.assertAllEqual(images.part(np.array([5, 1])).labels, [2, 1])
 
@@ -104,7 +104,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     self.store_encoded(label=lambda i: -1)
     self.assertEqual([image.label for image in self.open()], [None] * NUM)
     with self.assertRaisesRegex(ValueError, "needs labels, 'tiny/1.0.0' has"):
-      originals.with_labels(self.open())
+      encoded_images.with_labels(self.open())
 
   def test_arrays_become_png_without_loss(self):
     self.store({"image": RAW}, lambda i: {"image": pixels(i)})
@@ -151,7 +151,7 @@ class SourceTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters("photos", "folder:", "tfds:", "zip:a")
   def test_an_unknown_kind_is_refused(self, source):
     with self.assertRaisesRegex(ValueError, f"folder:PATH or.*got {source}"):
-      originals.open_source(source, "train", None, "refuse")
+      encoded_images.open_source(source, "train", None, "refuse")
 
   def test_a_part_of_a_folder_comes_in_its_order(self):
     folder = os.path.join(self.get_temp_dir(), "photos")
@@ -159,7 +159,9 @@ class SourceTest(tf.test.TestCase, parameterized.TestCase):
     for i in range(4):
       with open(os.path.join(folder, "a", f"{i}.jpg"), "wb") as f:
         f.write(jpeg(i))
-    images = originals.open_source(f"folder:{folder}", "train", None, "refuse")
+    images = encoded_images.open_source(
+      f"folder:{folder}", "train", None, "refuse"
+    )
     self.assertEqual(images.title, "photos")
     self.assertAllEqual(images.sizes, [len(jpeg(i)) for i in range(4)])
     part = pickle.loads(pickle.dumps(images.part(np.array([3, 1]))))

@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf.data.batch_shard import Shard
 from paragan_tf.data.encoded import Blocks, Encoded, Streaming, needs
 from paragan_tf.data.order import Order
-from paragan_tf.data.share import Share
 
 # Two files; the second has a gap where an image was left out.
 PATH = np.array([0, 0, 0, 0, 1, 1, 1])
@@ -91,10 +91,10 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
 class NeedsTest(tf.test.TestCase, parameterized.TestCase):
   OF_ROW = np.repeat(np.arange(8), [3, 1, 5, 4, 2, 6, 1, 3])  # 25 images.
 
-  def rows(self, shares, num_shares, start=0, num_steps=10, batch=2):
+  def rows(self, shares, num_shards, start=0, num_steps=10, batch=2):
     """Returns the rows of each element, of some steps."""
-    order = Order(self.OF_ROW, batch * num_shares, window=6, num_lanes=4)
-    share = Share(batch, num_shares, shares, start)
+    order = Order(self.OF_ROW, batch * num_shards, window=6, num_lanes=4)
+    share = Shard(batch, num_shards, shares, start)
     found = needs(order, self.OF_ROW, share)
     elements = list(itertools.islice(found, num_steps * len(shares)))
     return np.array([need.tag[0] for need in elements]), elements

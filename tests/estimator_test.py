@@ -254,7 +254,7 @@ class InputFnTest(tf.test.TestCase):
     self.assertEqual(
       asked,
       [
-        dict(batch_size=2, start_step=7, num_shares=12, shares=range(4, 8)),
+        dict(batch_size=2, start_step=7, num_shards=12, shards=range(4, 8)),
         dict(batch_size=24, start_step=7),
       ],
     )

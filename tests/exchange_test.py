@@ -57,7 +57,7 @@ class Replicas:
 
   def _move(self, grads, number, phase):
     grads = self.exchange.before_update(grads, phase)
-    updates = self.exchange.share([RATE * g for g in grads], phase)
+    updates = self.exchange.average_updates([RATE * g for g in grads], phase)
     for u, w in zip(updates, self.weights):
       w.assign_sub(u)
     self.state[0].assign(number)

@@ -84,7 +84,7 @@ class Workers:
     grads = exchange.before_update([game(worker, tf.identity(w[0]))], 0)
     optimizer.begin(w)
     updates = optimizer.updates(grads, w)
-    optimizer.move(exchange.share(updates, 0), w)
+    optimizer.apply_updates(exchange.average_updates(updates, 0), w)
     exchange.after_update(optimizer.settled(w), [], 0)
     optimizer.look_ahead(exchange.ahead(updates), w)
     return updates[0]

@@ -105,6 +105,11 @@ class ConfigTest(tf.test.TestCase):
     rows = config.differences(old, new)
     self.assertEqual(rows, [("a.x", "1", "2"), ("c.w", "(not set)", "None")])
 
+  def test_an_old_name_is_no_difference(self):
+    old = "schedule.Asynchronous.g_share = 1\n"
+    new = "schedule.Asynchronous.g_per_group = 1\n"
+    self.assertEmpty(config.differences(old, new))
+
   def test_free_names_may_differ(self):
     for scope in ("", "g/"):
       old, new = (f"{scope}a.x = {value}\n" for value in (1, 2))

@@ -107,8 +107,8 @@ class ElementTest(tf.test.TestCase, parameterized.TestCase):
 class ByLabelTest(tf.test.TestCase):
   def labels(self, shares, num, start_step=0, **options):
     """Returns labels and ids of elements, in turn for each share."""
-    params = dict(batch_size=2, num_shares=3, start_step=start_step)
-    dataset = make(by_label=True, **options)({**params, "shares": shares})
+    params = dict(batch_size=2, num_shards=3, start_step=start_step)
+    dataset = make(by_label=True, **options)({**params, "shards": shares})
     found = elements(dataset, num)
     return [y for _, y in found], [ids(x) for x, _ in found]
 
@@ -127,7 +127,7 @@ class ByLabelTest(tf.test.TestCase):
 
   def test_what_cannot_be_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`by_label` .* 'tens' has 3 for 4"):
-      make(by_label=True)(dict(batch_size=2, num_shares=4))
+      make(by_label=True)(dict(batch_size=2, num_shards=4))
     with self.assertRaisesRegex(ValueError, "`by_label` needs labels"):
       make(
         by_label=True, conditional=False, source=lambda: source(labeled=False)
@@ -184,7 +184,7 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
     ("next", 1, 1), ("in_another_epoch", 9, 1), ("on_replicas", 3, 4)
   )
   def test_a_later_start_goes_on_where_the_run_would_be(self, step, replicas):
-    params = {"batch_size": 3, "num_shares": replicas}
+    params = {"batch_size": 3, "num_shards": replicas}
     whole = drawn((step + 5) * replicas, params)
     rest = drawn(5 * replicas, {**params, "start_step": step})
     self.assertAllEqual(rest, whole[step * replicas :])
@@ -201,13 +201,13 @@ class ReplicaTest(tf.test.TestCase, parameterized.TestCase):
     """Returns ids of one pipeline of four replicas, `[steps, local * 2]`."""
     params = {
       "batch_size": 2,
-      "num_shares": 4,
-      "shares": range(first, first + local),
+      "num_shards": 4,
+      "shards": range(first, first + local),
     }
     return drawn(self.STEPS * local, params).reshape([self.STEPS, -1])
 
   def test_elements_of_a_step_are_the_global_batch(self):
-    parts = drawn(self.STEPS * 4, {"batch_size": 2, "num_shares": 4})
+    parts = drawn(self.STEPS * 4, {"batch_size": 2, "num_shards": 4})
     self.assertAllEqual(parts.reshape([self.STEPS, 8]), self.global_batches())
 
   @parameterized.named_parameters(

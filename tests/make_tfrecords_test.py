@@ -16,7 +16,7 @@ from absl.testing import parameterized
 from PIL import Image
 
 from paragan_tf.data import shards
-from tools import cli, make_tfrecords, originals
+from tools import cli, encoded_images, make_tfrecords
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -177,7 +177,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_files_are_of_100_mb_by_default(self):
-    images = originals.FolderImages(
+    images = encoded_images.FolderImages(
       "x", "", ("a",) * 10, np.full([10], 37_000_000), None, ()
     )
     plan = make_tfrecords.make_plan(images, make_tfrecords.Arguments("x"))
@@ -292,7 +292,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_an_image_that_goes_away_is_named(self):
     path = os.path.join(self.images, "cat", "17.img.jpg")
-    open_source = originals.open_source
+    open_source = encoded_images.open_source
 
     def open_and_lose(*args):
       images = open_source(*args)
@@ -300,7 +300,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
       return images
 
     with (
-      mock.patch.object(originals, "open_source", open_and_lose),
+      mock.patch.object(encoded_images, "open_source", open_and_lose),
       self.assertRaisesRegex(ValueError, "17.img.jpg.*start again"),
     ):
       self.make()

@@ -8,12 +8,12 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from tools import originals, packing
+from tools import encoded_images, packing
 
 
 class PackingTest(tf.test.TestCase):
   def test_a_file_without_images_is_empty(self):
-    images = originals.FolderImages("x", "", (), np.zeros([0]), None, ())
+    images = encoded_images.FolderImages("x", "", (), np.zeros([0]), None, ())
     folder = self.get_temp_dir()
     content = packing.write_shard(folder, "a", images)
     self.assertEqual(content.pop("sha256"), hashlib.sha256(b"").hexdigest())

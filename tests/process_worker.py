@@ -102,7 +102,7 @@ def _bytes_per_step(strategy, make, index, num_steps=49):
 
   def step():
     grads = made.before_update([tf.constant(grad)], 0)
-    w.assign_sub(made.share(grads, 0)[0])
+    w.assign_sub(made.average_updates(grads, 0)[0])
     made.after_update([w], [], 0)
     return tf.reduce_sum(w)
 

@@ -106,7 +106,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     def step():
       optimizer.begin(w)
       updates = optimizer.updates([game(0, w[0])], w)
-      optimizer.move(exchange.share(updates, 0), w)
+      optimizer.apply_updates(exchange.average_updates(updates, 0), w)
       optimizer.look_ahead(exchange.ahead(updates), w)
 
     for _ in range(num_steps):
@@ -174,7 +174,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       return mean(values, *args)
 
     def replica():
-      return exchange.share([tf.ones([n]) for n in sizes], 0)
+      return exchange.average_updates([tf.ones([n]) for n in sizes], 0)
 
     with (
       mock.patch.object(collectives, "all_gather", watch_gathered),
@@ -231,7 +231,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
     with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
       weights = [tf.Variable(tf.zeros([size]), name="w")]
       exchange.init(weights)
-      exchange.share([tf.ones([size])], 0)
+      exchange.average_updates([tf.ones([size])], 0)
     said = collections.defaultdict(list)
     for op in graph.get_operations():
       if "Collective" in op.type or "CrossReplica" in op.type:
@@ -279,7 +279,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       for _ in range(2):
         for e in exchange.e:
           e.assign(tf.zeros([64]))
-        exchange.share(updates, 0)
+        exchange.average_updates(updates, 0)
         seen += [tf.identity(e) for e in exchange.e]
       return seen
 
@@ -297,7 +297,9 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       exchange = make(compress.Stochastic(4, 8))
       exchange.seed = seed
       exchange.init([tf.Variable(tf.zeros([64]), name="w")])
-      exchange.share([tf.constant(np.linspace(0.1, 1.0, 64), tf.float32)], 0)
+      exchange.average_updates(
+        [tf.constant(np.linspace(0.1, 1.0, 64), tf.float32)], 0
+      )
       return tuple(exchange.e[0].numpy().round(5))
 
     self.assertLen({owed(seed) for seed in (0, 0, 1, 2)}, 3)

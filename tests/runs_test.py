@@ -132,7 +132,7 @@ class RunTest(tf.test.TestCase):
       built = self.build()
       step, spec = built.step, built.spec
       self.check_weights(path, built)
-      size = built.images_per_step // step.schedule.num_shares(num or 1)
+      size = built.images_per_step // step.schedule.num_shards(num or 1)
       side = [spec.resolution, spec.resolution, spec.channels]
       images = tf.compat.v1.placeholder(tf.float32, [size, *side])
       labels = tf.compat.v1.placeholder(tf.int32, [size])

@@ -1,6 +1,6 @@
 """Images as they were encoded, of a folder or a tfds set, in any order.
 
-    images = originals.open_source("folder:photos", ...)
+    images = encoded_images.open_source("folder:photos", ...)
     for image in images.part(np.array([7, 3])): ...
 
 A part is small and can be sent to another process, which reads the bytes.

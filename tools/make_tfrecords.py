@@ -24,7 +24,7 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from tools import cli, originals, packing
+from tools import cli, encoded_images, packing
 
 _SOURCE = flags.DEFINE_string(
   "source", None, "folder:PATH or tfds:NAME.", required=True
@@ -117,7 +117,7 @@ def make(
   packing.compare(output, asked)
   if _is_complete(output):
     return
-  images = originals.open_source(
+  images = encoded_images.open_source(
     arguments.source,
     arguments.split,
     arguments.data_dir,
@@ -125,7 +125,7 @@ def make(
     (arguments.image_key, arguments.label_key),
   )
   if arguments.by_label:
-    images = originals.with_labels(images)
+    images = encoded_images.with_labels(images)
   total = len(images.sizes)
   size = int(images.sizes.sum())
   packing.begin(output, {**asked, "num_images": total, "num_bytes": size})
@@ -189,7 +189,7 @@ def _is_complete(output: str) -> bool:
 
 
 def make_plan(
-  images: originals.Images, arguments: Arguments
+  images: encoded_images.Images, arguments: Arguments
 ) -> Dict[str, np.ndarray]:
   """Returns which rows go into which file, sorted by the files' names."""
   random = np.random.RandomState(arguments.seed)
@@ -211,7 +211,7 @@ def make_plan(
 
 
 def _written(
-  jobs: List[Tuple[str, str, originals.Images]],
+  jobs: List[Tuple[str, str, encoded_images.Images]],
   num_processes: int,
   should_stop: Callable[[], bool],
 ) -> Iterator[_Done]:

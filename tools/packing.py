@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from tools import cli, originals
+from tools import cli, encoded_images
 
 # What is in a file: count, bytes, sha256, lists of offsets, sizes, labels, and
 # of names and reasons of images that are broken and were left out.
@@ -64,7 +64,9 @@ def kept(output: str, file: str) -> Optional[Content]:
   return content if _gfile().stat(path).length == content["bytes"] else None
 
 
-def write_shard(output: str, file: str, images: originals.Images) -> Content:
+def write_shard(
+  output: str, file: str, images: encoded_images.Images
+) -> Content:
   """Writes one file, whole or not at all."""
   tf = cli.import_quietly("tensorflow")
   path = os.path.join(output, file)
@@ -92,7 +94,7 @@ def write_shard(output: str, file: str, images: originals.Images) -> Content:
 
 
 def finish(
-  output: str, images: originals.Images, contents: Dict[str, Content]
+  output: str, images: encoded_images.Images, contents: Dict[str, Content]
 ) -> None:
   """Writes the manifest of all files, and takes away the parts."""
   shards = cli.import_quietly("paragan_tf.api").shards
@@ -119,7 +121,7 @@ def finish(
   _gfile().rmtree(os.path.dirname(_part(output, "")))
 
 
-def _write_records(tf, path: str, images: originals.Images):
+def _write_records(tf, path: str, images: encoded_images.Images):
   """Returns the bytes of each record, the labels, and what was left out."""
   flaws = cli.import_quietly("paragan_tf.api").flaws
   sizes: List[int] = []
@@ -138,7 +140,7 @@ def _write_records(tf, path: str, images: originals.Images):
   return sizes, labels, broken
 
 
-def _record(tf, image: originals.Image) -> bytes:
+def _record(tf, image: encoded_images.Image) -> bytes:
   def of_bytes(value):
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 

@@ -44,8 +44,8 @@ class AdaptedInput:
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
     size = params["batch_size"]
-    total = params.get("num_shares", 1)
-    shares = params.get("shares", range(total))
+    total = params.get("num_shards", 1)
+    shares = params.get("shards", range(total))
     rows = [share * size + i for share in shares for i in range(size)]
     data = self._examples(size * total).repeat()
     data = data.batch(size * total, drop_remainder=True)

@@ -9,18 +9,18 @@ import tensorflow as tf
 Finish = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Tuple[Any, ...]]
 
 
-class Share(NamedTuple):
+class Shard(NamedTuple):
   """What a pipeline is asked for.
 
   Attributes:
     batch_size: Images of an element, for one replica.
-    num_shares: Into how many shares the global batch is cut.
-    shares: Which ones are given, in turn, one for each replica that the
-      pipeline feeds; a share may be given to several.
+    num_shards: Into how many shards the global batch is cut.
+    shards: Which ones are given, in turn, one for each replica that the
+      pipeline feeds; a shard may be given to several.
     start_step: The step of the first element.
   """
 
   batch_size: int
-  num_shares: int
-  shares: Sequence[int]
+  num_shards: int
+  shards: Sequence[int]
   start_step: int

@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import reading
+from paragan_tf.data.batch_shard import Shard
 from paragan_tf.data.congestion import Bounds, Plan
 from paragan_tf.data.order import Order
 from paragan_tf.data.prefetch_buffer import Need
-from paragan_tf.data.share import Share
 
 WHOLE = -1  # The size of a file that is one image.
 
@@ -214,21 +214,21 @@ def _check_window(images: Encoded, streaming: Streaming) -> None:
     )
 
 
-def needs(order: Order, of_row: np.ndarray, share: Share) -> Iterator[Need]:
+def needs(order: Order, of_row: np.ndarray, shard: Shard) -> Iterator[Need]:
   """Yields what each element needs, without end; its tag is (rows, places)."""
-  n, size = len(order), share.batch_size
-  local = len(share.shares)
+  n, size = len(order), shard.batch_size
+  local = len(shard.shards)
   epochs: Dict[int, Tuple[np.ndarray, np.ndarray]] = {}
-  k = share.start_step * local
+  k = shard.start_step * local
   while True:
     step, turn = divmod(k, local)
-    first = (step * share.num_shares + share.shares[turn]) * size
+    first = (step * shard.num_shards + shard.shards[turn]) * size
     places = first + np.arange(size, dtype=np.int64)
     rows, keys, uses = [], [], []
     for epoch in np.unique(places // n):
       if epoch not in epochs:
         epochs = {e: v for e, v in epochs.items() if e >= epoch - 1}
-        epochs[epoch] = _epoch(order, of_row, share, int(epoch))
+        epochs[epoch] = _epoch(order, of_row, shard, int(epoch))
       table, num_uses = epochs[epoch]
       mine = table[places[places // n == epoch] - epoch * n]
       blocks = np.unique(of_row[mine])
@@ -239,16 +239,16 @@ def needs(order: Order, of_row: np.ndarray, share: Share) -> Iterator[Need]:
     k += 1
 
 
-def _epoch(order: Order, of_row: np.ndarray, share: Share, epoch: int):
+def _epoch(order: Order, of_row: np.ndarray, shard: Shard, epoch: int):
   """Returns the rows of an epoch, and how many elements use each block."""
   rows, n = order.rows(epoch), len(order)
   places = epoch * n + np.arange(n)
-  size, total = share.batch_size, share.num_shares
-  element = places // size  # Counted over all shares.
-  mine = np.isin(element % total, share.shares)
-  mine &= element // total >= share.start_step
-  # A share that is given to several replicas is given several times.
-  times = np.bincount(np.asarray(share.shares), minlength=total)
+  size, total = shard.batch_size, shard.num_shards
+  element = places // size  # Counted over all shards.
+  mine = np.isin(element % total, shard.shards)
+  mine &= element // total >= shard.start_step
+  # A shard that is given to several replicas is given several times.
+  times = np.bincount(np.asarray(shard.shards), minlength=total)
   num_blocks = int(of_row[-1]) + 1
   pairs = np.unique(element[mine] * num_blocks + of_row[rows[mine]])
   weights = times[(pairs // num_blocks) % total]

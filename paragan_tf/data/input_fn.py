@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import sources
+from paragan_tf.data.batch_shard import Shard
 from paragan_tf.data.encoded import Encoded, Streaming
 from paragan_tf.data.memory import Memory
-from paragan_tf.data.share import Share
 from paragan_tf.data.stream import Stream
 from paragan_tf.data.transforms import Transform
 from paragan_tf.types import ImageSpec
@@ -26,7 +26,7 @@ _MOST_REFERENCE = 10000  # Of a set on disk, unless more are asked for.
 
 @gin.register
 class InputFn:
-  """Gives each replica its share of every global batch.
+  """Gives each replica its shard of every global batch.
 
   Called with `params` in Estimator's way; the keys are those of `Share`, all
   optional but `batch_size`.
@@ -132,47 +132,47 @@ class InputFn:
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
-    total = params.get("num_shares", 1)
-    share = Share(
+    total = params.get("num_shards", 1)
+    shard = Shard(
       params["batch_size"],
       total,
-      list(params.get("shares", range(total))),
+      list(params.get("shards", range(total))),
       params.get("start_step", 0),
     )
     if self.by_label and total > 1:
-      batches = self._dataset_by_label(share)
+      batches = self._dataset_by_label(shard)
     else:
-      batches = self._train.dataset(share, self._finished)
+      batches = self._train.dataset(shard, self._finished)
     # Else a strategy asks all replicas at every step whether one ran dry.
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
     )
     # Last, or TensorFlow adds a prefetch of its own that grows without bound.
-    batches = batches.apply(endless).prefetch(self.prefetch * len(share.shares))
+    batches = batches.apply(endless).prefetch(self.prefetch * len(shard.shards))
     options = tf.data.Options()
     # Parallelism is fixed, so there is nothing to tune; and TensorFlow may wait
     # for the thread that tunes, up to a minute, when an iterator ends.
     options.autotune.enabled = False
     return batches.with_options(options)
 
-  def check_shares(self, num_shares: int) -> None:
-    """Says in a `ValueError` if some share would have no images."""
+  def check_shards(self, num_shards: int) -> None:
+    """Says in a `ValueError` if some shard would have no images."""
     if not self.by_label:
       return
-    places = np.asarray(self.source.train.labels) % num_shares
-    if len(np.unique(places)) < num_shares:
+    places = np.asarray(self.source.train.labels) % num_shards
+    if len(np.unique(places)) < num_shards:
       raise ValueError(
         "`by_label` needs a class for each replica, and "
         f"'{self.name}' has {len(self.source.label_names)} for "
-        f"{num_shares}: take fewer replicas, or `by_label = False`."
+        f"{num_shards}: take fewer replicas, or `by_label = False`."
       )
 
-  def _dataset_by_label(self, share: Share) -> tf.data.Dataset:
-    """Returns batches of some classes for each share, in turn."""
-    self.check_shares(share.num_shares)
-    places = np.asarray(self.source.train.labels) % share.num_shares
-    found = [np.flatnonzero(places == i) for i in share.shares]
-    own = Share(share.batch_size, 1, [0], share.start_step)
+  def _dataset_by_label(self, shard: Shard) -> tf.data.Dataset:
+    """Returns batches of some classes for each shard, in turn."""
+    self.check_shards(shard.num_shards)
+    places = np.asarray(self.source.train.labels) % shard.num_shards
+    found = [np.flatnonzero(places == i) for i in shard.shards]
+    own = Shard(shard.batch_size, 1, [0], shard.start_step)
     parts = [self._set(self.source.train.part(rows)) for rows in found]
     self._sets = [self._train, *parts]
     sets = [part.dataset(own, self._finished) for part in parts]

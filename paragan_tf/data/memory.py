@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import transforms
-from paragan_tf.data.share import Finish, Share
+from paragan_tf.data.batch_shard import Finish, Shard
 from paragan_tf.data.sources import Images
 from paragan_tf.data.transforms import Transform
 
@@ -29,11 +29,11 @@ class Memory:
   def __len__(self) -> int:
     return len(self._pixels)
 
-  def dataset(self, share: Share, finish: Finish) -> tf.data.Dataset:
+  def dataset(self, shard: Shard, finish: Finish) -> tf.data.Dataset:
     """Returns what `finish` makes of images, labels and places, endlessly."""
-    size, total = share.batch_size, share.num_shares
+    size, total = shard.batch_size, shard.num_shards
     # Counted before it is a tensor, whose length a graph does not know.
-    local, shares = len(share.shares), tf.constant(share.shares, tf.int64)
+    local, shares = len(shard.shards), tf.constant(shard.shards, tf.int64)
     pixels = tf.constant(self._pixels)
     labels = None if self._labels is None else tf.constant(self._labels)
 
@@ -45,7 +45,7 @@ class Memory:
       ids = None if labels is None else tf.gather(labels, rows)
       return finish(tf.gather(pixels, rows), ids, places)
 
-    start = share.start_step * local
+    start = shard.start_step * local
     elements = tf.data.Dataset.range(start, np.iinfo(np.int64).max)
     # A few: as many batches wait to be taken.
     parallel = min(8, os.cpu_count() or 1)

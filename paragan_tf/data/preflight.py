@@ -13,13 +13,13 @@ _MOST, _MOST_HELDOUT = 64, 8  # Images to look at.
 _ROUNDING = 1e-3
 
 
-def check(input_fn: Any, images_per_step: int, num_shares: int = 1) -> None:
+def check(input_fn: Any, images_per_step: int, num_shards: int = 1) -> None:
   """Says in a `ValueError` why training could not work on this input.
 
   Args:
     input_fn: An `InputFn`, or what is like one.
     images_per_step: Real images that one step takes, over all replicas.
-    num_shares: Into how many shares they are cut.
+    num_shards: Into how many shards they are cut.
   """
   count = input_fn.num_images
   if count is not None and count < images_per_step:
@@ -28,8 +28,8 @@ def check(input_fn: Any, images_per_step: int, num_shares: int = 1) -> None:
       f"{images_per_step}, got {count}: lower `Experiment.batch_size`, or keep "
       "fewer to measure with (`num_heldout`)."
     )
-  if hasattr(input_fn, "check_shares"):
-    input_fn.check_shares(num_shares)
+  if hasattr(input_fn, "check_shards"):
+    input_fn.check_shards(num_shards)
   source = getattr(input_fn, "source", None)
   if source is not None:
     if source.train.labels is not None:

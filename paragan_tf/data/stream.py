@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import flaws, prefetch_buffer, reading
+from paragan_tf.data.batch_shard import Finish, Shard
 from paragan_tf.data.encoded import Blocks, Encoded, Streaming, needs
 from paragan_tf.data.order import Order
-from paragan_tf.data.share import Finish, Share
 from paragan_tf.data.sources import Images
 from paragan_tf.data.transforms import Transform
 
@@ -56,17 +56,17 @@ class Stream:
   def __len__(self) -> int:
     return len(self._images)
 
-  def dataset(self, share: Share, finish: Finish) -> tf.data.Dataset:
+  def dataset(self, shard: Shard, finish: Finish) -> tf.data.Dataset:
     """Returns what `finish` makes of images, labels and places, endlessly."""
     order = Order(
       self._blocks.of_row,
-      share.batch_size * share.num_shares,
+      shard.batch_size * shard.num_shards,
       self._seed,
       self._streaming.window,
       self._streaming.num_lanes,
     )
-    needed = lambda: needs(order, self._blocks.of_row, share)  # noqa: E731
-    return self._decoded(needed, share.batch_size, finish)
+    needed = lambda: needs(order, self._blocks.of_row, shard)  # noqa: E731
+    return self._decoded(needed, shard.batch_size, finish)
 
   def images(self, rows: np.ndarray) -> Images:
     """Returns some images, decoded, in memory."""

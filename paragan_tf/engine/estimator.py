@@ -105,8 +105,8 @@ def make_input_fn(
       context = params["context"]
       _, call, _, local = context.current_input_fn_deployment()
       places = dict(
-        num_shares=context.num_replicas,
-        shares=range(call * local, (call + 1) * local),
+        num_shards=context.num_replicas,
+        shards=range(call * local, (call + 1) * local),
       )
     data = input_fn(
       dict(batch_size=params["batch_size"], start_step=start_step, **places)

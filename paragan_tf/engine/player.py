@@ -70,7 +70,7 @@ class Player(NamedTuple):
 
   def move(self, updates: Sequence[tf.Tensor]) -> tf.Tensor:
     """Moves what is settled; returns how far, in parts of the weights' norm."""
-    self.optimizer.move(updates, self.weights)
+    self.optimizer.apply_updates(updates, self.weights)
     norm = tf.linalg.global_norm(self.weights)
     ratio = tf.linalg.global_norm(updates) / tf.maximum(norm, 1e-12)
     return tf.cast(ratio, tf.float32)

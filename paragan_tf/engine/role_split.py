@@ -210,12 +210,12 @@ class RoleSplit(tf.Module):
     return move, parcel(images, batch.labels, self._sizes.sent)
 
   def _d_move(self, nets, loss_fn, terms, batch: Batch, phase: int, count):
-    place = self._looked_up(self._schedule.share)
+    place = self._looked_up(self._schedule.shard)
     since = phase % self._periods["g"]
     images, labels, born = self.cache.take(since, count, place)
 
     def own():  # Before the first ones have come.
-      z = self._z(nets["g"], self._sizes.d, count, "own", self._schedule.share)
+      z = self._z(nets["g"], self._sizes.d, count, "own", self._schedule.shard)
       drawn = nets["g"](z, batch.labels, Mode.FROZEN)
       return tf.stop_gradient(drawn), labels if batch.labels is None else (
         batch.labels
@@ -275,7 +275,7 @@ class _Sizes(NamedTuple):
 def _sizes(schedule: Asynchronous, batch_size: int, num: int) -> _Sizes:
   roles = schedule.roles
   both = schedule.plays_both(num)
-  num_d = schedule.num_shares(num)
+  num_d = schedule.num_shards(num)
   num_g = num if both else roles.num_playing("g", num)
   g_batch_size = schedule.g_batch_size or batch_size
   for name, size, count in (

@@ -9,7 +9,7 @@ Pseudo-code:
         for each player of the turn:
           grads = exchange.before_update(grads, phase)    # in one go, where
           updates = optimizer.updates(clipped grads)      # exchanges are alike
-          settled <- settled - exchange.share(updates, phase)
+          settled <- settled - exchange.average_updates(updates, phase)
           exchange.after_update(settled, state, phase)
           optimizer.look_ahead(exchange.ahead(updates))
     the average of G follows what is settled
@@ -223,7 +223,7 @@ class Step(tf.Module):
     for penalty in self.players["d"].penalties:
       penalty.update(scores, count, weight)
     if self.augment is not None:
-      num_playing = self.schedule.num_shares(collectives.num_replicas())
+      num_playing = self.schedule.num_shards(collectives.num_replicas())
       self.augment.update(scores.real, num_playing, weight)
 
   def _g_batch(self, size: int, batch: Batch) -> Tuple[int, Batch]:
@@ -325,7 +325,7 @@ class Step(tf.Module):
   def _move(self, who: str, part: Part, grads, updates, phase: int) -> Logs:
     """Moves one player where it is played; returns its logs."""
     player = self.players[who]
-    shared = player.exchange.share(updates, phase)
+    shared = player.exchange.average_updates(updates, phase)
     moved = _if(
       _moves(player, part),
       lambda: player.move(shared),

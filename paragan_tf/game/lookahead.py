@@ -85,7 +85,7 @@ class Lookahead(Optimizer):
     """Returns what the inner optimizer has settled."""
     return self.inner.settled(weights)
 
-  def move(
+  def apply_updates(
     self, updates: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
   ) -> None:
     """Moves by the inner optimizer, then maybe to the slow weights."""
@@ -95,7 +95,7 @@ class Lookahead(Optimizer):
         phi.assign(lookahead_update(theta, phi, self.slow_rate))
         theta.assign(phi)
 
-    self.inner.move(updates, weights)
+    self.inner.apply_updates(updates, weights)
     due = tf.equal(self.t % self.sync_period, 0)
     tf.cond(due, sync, lambda: None)
 

@@ -9,7 +9,7 @@ update has four moments. `apply` is all of them, for one who is alone:
 
     optimizer.begin(weights)                      # takes up what was restored
     updates = optimizer.updates(grads, weights)   # moves the slots only
-    optimizer.move(updates, weights)              # settled <- settled - updates
+    optimizer.apply_updates(updates, weights)     # settled -= updates
     optimizer.look_ahead(updates, weights)        # where to take the gradient
 
 The *settled* weights are what is learned: most often the weights themselves,
@@ -98,7 +98,7 @@ class Optimizer(tf.Module):
     self._check(grads, weights)
     self.begin(weights)
     updates = self.updates(grads, weights, damping)
-    self.move(updates, weights)
+    self.apply_updates(updates, weights)
     self.look_ahead(updates, weights)
     return updates
 
@@ -131,7 +131,7 @@ class Optimizer(tf.Module):
     """Returns the variables that hold what is learned."""
     return weights
 
-  def move(
+  def apply_updates(
     self, updates: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
   ) -> None:
     """Subtracts from what is settled."""

@@ -43,7 +43,7 @@ class Schedule:
   g_batch_size: Optional[int] = None
   on_cores = False
 
-  def num_shares(self, num_replicas: int) -> int:
+  def num_shards(self, num_replicas: int) -> int:
     """Returns among how many replicas a batch of real images is shared."""
     return num_replicas
 
@@ -52,8 +52,8 @@ class Schedule:
     del num_replicas
     return True
 
-  def share(self, replica: int) -> int:
-    """Returns which share of a batch of real images a replica takes."""
+  def shard(self, replica: int) -> int:
+    """Returns which shard of a batch of real images a replica takes."""
     return replica
 
   @property
@@ -126,8 +126,8 @@ class Asynchronous(Schedule):
   against a D that stands still (learning rate of D next to nothing), period 1.
 
   Args:
-    g_share: Replicas of G in each group.
-    d_share: Replicas of D in each group; one share divides the other.
+    g_per_group: Replicas of G in each group.
+    d_per_group: Replicas of D in each group; one count divides the other.
     g_batch_size: Fakes that G draws in a step, over all its replicas; that of
       real images, `Experiment.batch_size`, by default.
     cache_depth: Batches of fakes that D keeps.
@@ -146,8 +146,8 @@ class Asynchronous(Schedule):
 
   def __init__(
     self,
-    g_share: int = 1,
-    d_share: int = 1,
+    g_per_group: int = 1,
+    d_per_group: int = 1,
     g_batch_size: Optional[int] = None,
     cache_depth: int = 2,
     cache_policy: str = "oldest",
@@ -155,11 +155,15 @@ class Asynchronous(Schedule):
     damping: bool = False,
     on_cores: bool = False,
   ):
-    larger, smaller = max(g_share, d_share), min(g_share, d_share)
+    larger, smaller = (
+      max(g_per_group, d_per_group),
+      min(g_per_group, d_per_group),
+    )
     if smaller < 1 or larger % smaller:
       raise ValueError(
-        "`g_share` and `d_share` must be at least 1, and one divide the other, "
-        f"got {g_share} and {d_share}."
+        "`g_per_group` and `d_per_group` must be at least 1, and one divide "
+        "the other, "
+        f"got {g_per_group} and {d_per_group}."
       )
     if cache_depth < 1:
       raise ValueError(f"`cache_depth` must be at least 1, got {cache_depth}.")
@@ -170,10 +174,10 @@ class Asynchronous(Schedule):
       )
     if on_cores and larger > 1:
       raise ValueError(
-        "`on_cores` lets every replica play both, so `g_share` and `d_share` "
-        f"must be 1, got {g_share} and {d_share}."
+        "`on_cores` lets every replica play both, so `g_per_group` and "
+        f"`d_per_group` must be 1, got {g_per_group} and {d_per_group}."
       )
-    self.roles = Roles(g_share, d_share)
+    self.roles = Roles(g_per_group, d_per_group)
     self.on_cores = on_cores
     self.g_batch_size = g_batch_size
     self.cache_depth = cache_depth
@@ -181,20 +185,21 @@ class Asynchronous(Schedule):
     self.staleness_bound = staleness_bound
     self.damping = damping
 
-  def num_shares(self, num_replicas: int) -> int:
+  def num_shards(self, num_replicas: int) -> int:
     """Returns how many replicas play D."""
     if self.plays_both(num_replicas):
       return num_replicas
     if num_replicas % self.roles.group:
       raise ValueError(
-        f"`g_share` {self.roles.g_share} and `d_share` {self.roles.d_share} "
+        f"`g_per_group` {self.roles.g_per_group} and `d_per_group` "
+        f"{self.roles.d_per_group} "
         f"must fit the replicas in whole groups of {self.roles.group}, got "
         f"{num_replicas} replicas."
       )
     return self.roles.num_playing("d", num_replicas)
 
-  def share(self, replica: int) -> int:
-    """Returns the share of the D that a replica plays or feeds."""
+  def shard(self, replica: int) -> int:
+    """Returns the shard of the D that a replica plays or feeds."""
     return replica if self.on_cores else self.roles.d_place(replica)
 
   def g_place(self, replica: int) -> int:

@@ -4,7 +4,7 @@ An exchange acts at some moments of an update, and leaves all alone by default:
 
     grads = exchange.before_update(grads, phase, counts)          # on gradients
     updates = optimizer.updates(grads, weights)
-    settled <- settled - exchange.share(updates, phase)           # on updates
+    settled -= exchange.average_updates(updates, phase)           # on updates
     exchange.after_update(settled, state, phase, counts)          # on variables
     optimizer.look_ahead(exchange.ahead(updates), weights)
 
@@ -98,7 +98,7 @@ class Exchange(tf.Module):
     del phase, counts
     return list(grads)
 
-  def share(
+  def average_updates(
     self, updates: Sequence[tf.Tensor], phase: int
   ) -> Sequence[tf.Tensor]:
     """Returns what to subtract from what is settled. Replica context."""

@@ -155,7 +155,7 @@ class Quantized(Exchange):
     cost = self._m * self._message_bytes()
     return "gather" if cost <= 1.05 * 8 * self._num else "two_phase"
 
-  def share(self, updates, phase):
+  def average_updates(self, updates, phase):
     """Returns the mean of what all say of their updates."""
     del phase
     self.t.assign(self.t + 1)

@@ -29,14 +29,14 @@ class Bound(NamedTuple):
   vs_reuse: float
 
 
-def bound(work: RoleWork, g_share: int = 1, d_share: int = 1) -> Bound:
+def bound(work: RoleWork, g_per_group: int = 1, d_per_group: int = 1) -> Bound:
   """Returns the bound that the slower role sets.
 
   On sync, each of n devices makes 1/n of the moves of both; on roles, each of
-  G's devices 1/g_share of G's, with the same images a step in all.
+  G's devices 1/g_per_group of G's, with the same images a step in all.
   """
-  num = g_share + d_share
-  slower = max(work.g / g_share, work.d / d_share)
+  num = g_per_group + d_per_group
+  slower = max(work.g / g_per_group, work.d / d_per_group)
   both = work.g + work.d
   return Bound((both + work.draw) / num / slower, both / num / slower)
 
@@ -68,9 +68,9 @@ def gather(runs: Sequence, num_steps: int) -> Dict[str, float]:
   figures["bound_vs_sync"], figures["bound_vs_sync_reuse"] = limit
   for end, work_of in zip(("g", "d", "draw"), work):
     figures[f"{end}_mflops_per_image"] = 2e-6 * work_of
-  for g_share, d_share in _SHARES:
-    figures[f"bound_vs_sync_g{g_share}_d{d_share}"] = bound(
-      work, g_share, d_share
+  for g_per_group, d_per_group in _SHARES:
+    figures[f"bound_vs_sync_g{g_per_group}_d{d_per_group}"] = bound(
+      work, g_per_group, d_per_group
     ).vs_sync
   return figures
 

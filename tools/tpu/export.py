@@ -81,7 +81,7 @@ def export(program: Program) -> Exported:
 def _serialized(built, spec, num: int) -> Exported:
   import tensorflow as tf
 
-  size = built.images_per_step // built.step.schedule.num_shares(num)
+  size = built.images_per_step // built.step.schedule.num_shards(num)
   side = spec.resolution
   inputs = [tf.TensorSpec([size, side, side, spec.channels])]
   if spec.num_classes:
