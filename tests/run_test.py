@@ -440,9 +440,13 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(read.get_tensor("fakes/born/replica_1"), [6, 7])
 
   def test_equal_replicas_resume_on_another_number(self):
-    whole("four_replicas").copy_half(self.folder)
-    made = run(ONE("/cpu:0"), self.folder, 8, *LINEAR)
+    trained = whole("four_replicas")
+    trained.copy(self.folder)
+    made = prepared(ONE("/cpu:0"), self.folder, 12, *LINEAR)
     self.assertEqual(made.done, 8)
+    expected = values(trained.made)
+    for name, value in values(made).items():
+      self.assertAllEqual(value, expected[name], name)
 
   def test_a_run_leaves_its_record(self):
     folder = whole("one_replica").folder
