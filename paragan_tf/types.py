@@ -9,8 +9,8 @@ import tensorflow as tf
 class Mode(enum.Enum):
   """How a net is called.
 
-  Batch norm and spectral norm carry state. It moves on only in the turn of the
-  player who owns it, so that watching an opponent never changes it.
+  Batch norm and spectral norm carry state. It is updated only in the turn of
+  the player who owns it, never while an opponent trains against it.
   """
 
   TRAIN = "train"  # Its own turn: batch statistics, state is updated.
