@@ -1,4 +1,4 @@
-"""The library as a program of your own sees it: bring G and D, and train.
+"""The Python API: bring your own G and D, and train.
 
     gan = pg.Estimator(Generator(), Discriminator(), model_dir="runs/mine")
     gan.train(input_fn, steps=1000)
@@ -10,8 +10,8 @@ or, driven step by step,
       scale_mgr.train(gan)
     scale_mgr.eval(metric="fid")
 
-Whatever has no argument here (optimizers, losses, schedules, exchanges) is
-bound in gin, with the names that the files in `gin/` use.
+Optimizers, losses, schedules and exchanges are bound in gin, as in the files of
+`gin/`.
 """
 
 import functools
@@ -21,17 +21,13 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import flaws as flaws  # For tools that make sets.
-from paragan_tf.data import folder as folder
-from paragan_tf.data import shards as shards
 from paragan_tf.data import sources
-from paragan_tf.data import tfds_sets as tfds_sets
 from paragan_tf.data.adapted_input import AdaptedInput
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import strategies
 from paragan_tf.engine.loop import Logs
 from paragan_tf.experiment import Experiment
-from paragan_tf.nets.adapted import adapted_d, adapted_g
+from paragan_tf.nets.adapted import adapt_d, adapt_g
 from paragan_tf.outputs.export import export
 from paragan_tf.outputs.features import FashionClassifier
 from paragan_tf.run import Run
@@ -51,7 +47,7 @@ class Estimator:
       `model_fn(latent_var, y)`, or a class or function that makes one.
     d: D: the same, with `model_fn(x, y)`; its result, or the last of them, is
       the logits.
-    model_dir: Folder of the run; one that is there goes on. A new one in the
+    model_dir: Folder of the run; an existing one resumes. A new one in the
       temporary folder by default.
     batch_size: Images of one batch, over all replicas.
     num_classes: How many class ids there are, 0 for none; by default those of
@@ -71,16 +67,31 @@ class Estimator:
     device_options: Optional[strategies.DeviceOptions] = None,
   ):
     self.model_dir = model_dir or tempfile.mkdtemp(prefix="paragan_")
-    self.batch_size = batch_size
+    self._batch_size = batch_size
     self.max_steps: Optional[int] = None
     self._nets = {
-      "g": functools.partial(adapted_g, g, z_dim),
-      "d": functools.partial(adapted_d, d),
+      "g": functools.partial(adapt_g, g, z_dim),
+      "d": functools.partial(adapt_d, d),
     }
     self._num_classes = num_classes
     self._device_options = device_options
     self._input_fn: Optional[UserInputFn] = None
     self._run: Optional[Run] = None
+
+  @property
+  def batch_size(self) -> int:
+    """Images of one batch, over all replicas; it stays once training began."""
+    return self._batch_size
+
+  @batch_size.setter
+  def batch_size(self, value: int) -> None:
+    if self._run is not None and value != self._batch_size:
+      raise ValueError(
+        f"`batch_size` must stay {self._batch_size} once an estimator has "
+        f"begun, got {value}: give that from the start, or make a new "
+        f"`Estimator` with `model_dir` '{self.model_dir}', which resumes."
+      )
+    self._batch_size = value
 
   def train(
     self,
@@ -91,7 +102,11 @@ class Estimator:
     """Trains for `steps` more, or up to `max_steps`, and saves.
 
     Args:
-      input_fn: Returns the images; the embedded Fashion-MNIST by default.
+      input_fn: Returns the images; the embedded Fashion-MNIST by default. One
+        in ten, chosen by a hash of its pixels, is held out: `evaluate` measures
+        with it, and nothing is trained on it. If it takes `split`, it is called
+        with 'train' or 'heldout' instead, and all that it returns is used: do
+        so if it crops or flips images at random.
       steps: How many more steps.
       max_steps: How many steps in all.
     """
@@ -122,20 +137,23 @@ class Estimator:
   ) -> Dict[str, Optional[float]]:
     """Returns `global_step`, `frechet` of the average of G, and `frechet_real`.
 
-    The latter is what real images get. With classes there are
-    `label_agreement` and `classes_recognized` too. Samples, values and the
-    report are in `model_dir` then.
+    The latter is what real images get that were held out of training. With
+    classes there are `label_agreement` and `classes_recognized` too. Samples,
+    values and the report are in `model_dir` then. Of several processes all
+    must call it; the chief measures and writes, and all get its values.
 
     Args:
       input_fn: The images to train on, if nothing was trained yet.
       num_samples: How many samples; as many as held-out images by default.
     """
     run = self._built(input_fn)
-    values = run.finish(num_samples)
+    values = run.experiment.processes.on_chief(
+      lambda: [value.to_json() for value in run.finish(num_samples)]
+    )
     results: Dict[str, Optional[float]] = {"global_step": run.done}
     for value in values:
-      results[value.name] = value.value
-      results[f"{value.name}_real"] = value.real_score
+      results[value["name"]] = value["value"]
+      results[f"{value['name']}_real"] = value["real_score"]
     return results
 
   def predict(
@@ -175,7 +193,7 @@ class Estimator:
     if self._run is not None:
       raise ValueError(
         "One estimator has one `input_fn`, got another one: make a new "
-        f"`Estimator` with `model_dir` '{self.model_dir}', which goes on."
+        f"`Estimator` with `model_dir` '{self.model_dir}', which resumes."
       )
     self._input_fn = input_fn
     choice = strategies.choose(self._device_options)
@@ -188,6 +206,7 @@ class Estimator:
       extractor=FashionClassifier,
     )
     self._run = Run(experiment, self.model_dir, num_steps=experiment.step.cycle)
+    self._run.restore()
     self._run.open()
     return self._run
 
@@ -206,7 +225,8 @@ class ScalingManager:
   Args:
     config: Anything with `max_steps`, and maybe `input_fn`, as attributes or
       keys.
-    bs: Images of one batch, over all workers.
+    bs: Images of one batch, over all workers; an estimator that has begun must
+      have the same.
     num_workers: Among how many the batch is shared.
   """
 

@@ -5,12 +5,59 @@ nothing is sent.
 """
 
 import contextlib
-from typing import ContextManager, Dict, List, Optional, Sequence, Tuple, Union
+import functools
+from typing import (
+  Any,
+  Callable,
+  ContextManager,
+  Dict,
+  Iterator,
+  List,
+  Optional,
+  Sequence,
+  Tuple,
+  TypeVar,
+  Union,
+)
 
 import tensorflow as tf
 
 # What a replica's value counts in a mean over all.
 Weight = Union[float, tf.Tensor]
+# Given a collective without its other arguments and this replica's values;
+# returns what the collective does.
+Observer = Callable[[Callable, List[tf.Tensor]], List[tf.Tensor]]
+_Collective = TypeVar("_Collective", bound=Callable)
+# Of all threads: a strategy traces each replica in one of its own.
+_observer: Optional[Observer] = None
+
+
+@contextlib.contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+  """Lets `observer` run every `mean` and `receive` that is traced inside.
+
+  For benchmarks, which add operations before and after the message.
+  """
+  global _observer
+  before, _observer = _observer, observer
+  try:
+    yield
+  finally:
+    _observer = before
+
+
+def _observable(collective: _Collective) -> _Collective:
+  """Returns `collective`, run by the observer if there is one."""
+
+  @functools.wraps(collective)
+  def run(values: Sequence[tf.Tensor], *args: Any, **kwargs: Any):
+    if _observer is None:
+      return collective(values, *args, **kwargs)
+    return _observer(
+      lambda values: collective(values, *args, **kwargs), list(values)
+    )
+
+  return run  # type: ignore[return-value]
 
 
 def num_replicas() -> int:
@@ -72,6 +119,7 @@ def on_core(index: int) -> ContextManager:
   return tf.device(tf.compat.v1.tpu.core(index))
 
 
+@_observable
 def mean(
   values: Sequence[tf.Tensor], weights: Optional[Sequence[Weight]] = None
 ) -> List[tf.Tensor]:
@@ -139,6 +187,7 @@ def group_mean(values: Sequence[tf.Tensor], size: int) -> List[tf.Tensor]:
   return [tf.gather(row, here) / size for row in sums]
 
 
+@_observable
 def receive(
   values: Sequence[tf.Tensor], sources: Sequence[int]
 ) -> List[tf.Tensor]:

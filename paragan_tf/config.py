@@ -2,7 +2,7 @@
 
 import pathlib
 import re
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import gin
 
@@ -18,6 +18,20 @@ _RENAMED = {
   "wide_products": "float32_products",
   "gin/policy/": "gin/optimizers/",
 }
+# What may change when a run is resumed: how long to train, how often to log and
+# save, how far to read ahead, what to do about a broken file, and how something
+# is computed.
+_MAY_CHANGE = (
+  "run.Run.",
+  "estimator.",
+  "encoded.Streaming.adaptive",
+  "encoded.Streaming.cache_bytes",
+  "encoded.Streaming.max_",
+  "encoded.Streaming.min_",
+  "sources.folder.broken",
+  "hardware.Layout.",
+  "Layout.",
+)
 # A binding starts at the left margin; what is indented goes on with it.
 _BINDING = re.compile(r"^([\w/.]+) = (.*?)(?=^\S|\Z)", re.M | re.S)
 
@@ -69,6 +83,23 @@ def differences(
     if values[0] != values[1] and not plain_name.startswith(tuple(ignored)):
       rows.append((name, *values))
   return rows
+
+
+def check_resumable(old: Optional[str], new: str, model_dir: str) -> None:
+  """Refuses to resume a run with another config than it was started with.
+
+  Args:
+    old: The config that is saved in `model_dir`, if any.
+    new: That of this run.
+    model_dir: For the message.
+  """
+  rows = differences(old, new, _MAY_CHANGE) if old else []
+  if rows:
+    listed = "; ".join(f"`{n}` was {old}, now {new}" for n, old, new in rows)
+    raise ValueError(
+      f"The run in '{model_dir}' has another config: {listed}. Give the old "
+      "values or another `--model_dir`."
+    )
 
 
 def plain(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What a run computes with, wired from gin: the file that knows every room."""
+"""An experiment: data, players, step and sampler, wired from gin."""
 
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -15,6 +15,7 @@ from paragan_tf.engine.estimator import (
   make_input_fn,
   timed,
 )
+from paragan_tf.engine.placement import CoLocated, Placement
 from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.role_split import RoleSplit
@@ -28,14 +29,12 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
-from paragan_tf.nets.fused import FusedPowerIterations
 from paragan_tf.nets.precision import Precise, in_precision
-from paragan_tf.nets.wrapped import Wrapped
-from paragan_tf.outputs import checkpoints, features
+from paragan_tf.outputs import features
 from paragan_tf.sync.exchange import AllReduce, Exchange
 from paragan_tf.types import ImageSpec, Net
 
-# From the data's spec, a seed and a name to a net.
+# Makes a net from the spec of the images, a seed and a name.
 MakeNet = Callable[..., Net]
 
 
@@ -52,32 +51,33 @@ def player(
   penalties: Sequence[Penalty] = (),
   precision: str = "float32",
 ) -> Player:
-  """Makes one player; gin scope `g/` or `d/` says which.
+  """Makes one player, G or D by the gin scope `g/` or `d/`.
 
   `precision` is that of activations and products: `float32`, `bfloat16`, or
-  `auto`, the fastest of the hardware that trains well.
+  `auto`, the fastest precision of the hardware that trains well.
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
-  made = exchange(name=f"{name}_exchange")
-  made.seed = seed
+  layout = hardware.resolve_layout()
   return Player(
-    _laid_out(net(spec=spec, seed=seed, name=name), precision),
+    _set_precision(net(spec=spec, seed=seed, name=name), layout, precision),
     optimizer(name=f"{name}_optimizer"),
-    made,
+    exchange(name=f"{name}_exchange"),
     clip_norm,
     regularizer,
     tuple(penalties),
+    layout.one_pass,
   )
 
 
 @gin.configurable(denylist=["strategy", "nets"])
 class Experiment:
-  """All that a run computes with: data, players, the step, checkpoints.
+  """All that a run computes with: data, players, the step, the sampler.
 
-  `nets` makes "g" and "d" where they are not chosen in gin; `truncation` is for
-  samples and metrics, not for training. With `num_standing`, metrics use the
-  batch-norm statistics of so many batches of samples, not the moving average.
+  `nets` makes "g" and "d" where gin does not choose them. `truncation` applies
+  to samples and metrics, not to training. With `num_standing`, metrics use the
+  batch-norm statistics of that many batches of samples instead of the moving
+  average.
   """
 
   def __init__(
@@ -105,15 +105,17 @@ class Experiment:
     self.spec = self.input_fn.spec
     self._nets = nets or {}
     self._augment = augment
-    self._parts = (loss, self._schedule, ema, seed)
+    self._loss = loss
+    self._ema = ema
+    self._seed = seed
     with strategies.scope(strategy):
       self.step = self.make_step()
-      self._mean_g = self._make_mean_g(seed)
+      self._mean_g = self._make_mean_g()
     conditional = bool(self.spec.num_classes)
     self.sampler = Sampler(
-      strategy, self._shown_g, conditional, truncation=truncation
+      strategy, self._sampled_g, conditional, truncation=truncation
     )
-    self._traced_consolidate = tf.function(self._take_mean, autograph=False)
+    self._consolidate_graph = tf.function(self._assign_mean_g, autograph=False)
     self.evaluation = Evaluation(
       self.sampler, self.input_fn, extractor, self.plain_g, num_standing
     )
@@ -124,44 +126,53 @@ class Experiment:
     Args:
       count: The variable that counts the steps, if there is one already.
     """
-    loss, schedule, ema, seed = self._parts
-    g, d = (self._player("g", "g", seed), self._player("d", "d", seed))
+    g, d = self._player("g", "g"), self._player("d", "d")
     for who, side in (("g", g), ("d", d)):
       check(side.penalties, who)
       checks.check_classes(side.penalties, who, d.net)
-    twin = self._player("g", "g_ema", seed).net
-    role_split = None
-    if isinstance(schedule, Asynchronous):
-      exchanges = {"g": g.exchange, "d": d.exchange}
-      checks.check_role_split(schedule, {"g": g.net, "d": d.net}, exchanges)
-      periods = {name: side.period for name, side in exchanges.items()}
-      role_split = RoleSplit(
-        schedule, self.spec, self.batch_size, periods, seed
-      )
-    augment = self._augment and self._augment()
-    average = ema(g.net, twin)
-    return Step(g, d, loss, schedule, average, seed, count, role_split, augment)
+    return Step(
+      g,
+      d,
+      self._loss,
+      self._schedule,
+      self._ema(g.net, self._player("g", "g_ema").net),
+      self._seed,
+      count,
+      self._make_placement({"g": g, "d": d}),
+      self._augment and self._augment(),
+    )
 
-  def _make_mean_g(self, seed: int) -> Optional[Net]:
-    """Makes what holds the mean of the averages of G, if they differ."""
+  def _make_placement(self, players: Mapping[str, Player]) -> Placement:
+    if not isinstance(self._schedule, Asynchronous):
+      return CoLocated(self._schedule)
+    nets = {name: side.net for name, side in players.items()}
+    exchanges = {name: side.exchange for name, side in players.items()}
+    checks.check_role_split(self._schedule, nets, exchanges)
+    periods = {name: exchange.period for name, exchange in exchanges.items()}
+    return RoleSplit(
+      self._schedule, self.spec, self.batch_size, periods, self._seed
+    )
+
+  def _make_mean_g(self) -> Optional[Net]:
+    """Makes a G for the mean over replicas, if their averages differ."""
     mean_is_model = self.step.players["g"].exchange.mean_is_model
     if self.strategy.num_replicas_in_sync == 1 or not mean_is_model:
       return None
-    return self._player("g", "g_mean", seed).net
+    return self._player("g", "g_mean").net
 
   @property
-  def _shown_g(self) -> Net:
+  def _sampled_g(self) -> Net:
     return self._mean_g or self.step.ema.twin
 
   def consolidate(self) -> None:
-    """Lets what is sampled, measured and exported be the mean over replicas.
+    """Averages the moving averages of G over replicas, if they differ.
 
-    All processes call it together.
+    The mean is sampled, measured and exported. All processes call it together.
     """
     if self._mean_g is not None:
-      self._traced_consolidate()
+      self._consolidate_graph()
 
-  def _take_mean(self) -> None:
+  def _assign_mean_g(self) -> None:
     def replica():
       assert self._mean_g is not None
       values = [tf.convert_to_tensor(v) for v in self.step.ema.twin.variables]
@@ -171,10 +182,10 @@ class Experiment:
 
     self.strategy.run(replica)
 
-  def _player(self, side: str, name: str, seed: int) -> Player:
+  def _player(self, side: str, name: str) -> Player:
     given = {"net": self._nets[side]} if side in self._nets else {}
     with gin.config_scope(side):
-      return player(self.spec, seed, name, **given)
+      return player(self.spec, self._seed, name, **given)
 
   @property
   def images_per_step(self) -> int:
@@ -183,20 +194,20 @@ class Experiment:
 
   @property
   def mixes_classes(self) -> bool:
-    """Whether G draws between two classes; a user's net may know ids only."""
+    """Whether G can interpolate classes; a user's net may take ids only."""
     return self.spec.num_classes > 1 and "g" not in self._nets
 
   def check_input(self) -> None:
-    """Says in a `ValueError` why training could not work on the input."""
+    """Raises a `ValueError` if the input cannot be trained on."""
     num = self._schedule.num_shards(self.strategy.num_replicas_in_sync)
     preflight.check(self.input_fn, self.images_per_step, num)
 
   def input_remarks(self) -> List[str]:
-    """Returns what is odd about the input, and no error."""
+    """Returns warnings about the input."""
     return preflight.remarks(self.input_fn)
 
   def broken_images(self) -> Sequence[Tuple[str, str]]:
-    """Returns files that are left out of the input, and why."""
+    """Returns files that the input skips, and why."""
     source = getattr(self.input_fn, "source", None)
     return source.broken if source is not None else ()
 
@@ -221,7 +232,7 @@ class Experiment:
     return self.strategy.distribute_datasets_from_function(dataset_fn)
 
   def inner_loop(self, start_step: int) -> loop.InnerLoop:
-    """Returns the inner loop, its data standing at `start_step`."""
+    """Returns the inner loop; its data starts at `start_step`."""
     return loop.InnerLoop(
       self.strategy,
       self.step,
@@ -230,7 +241,7 @@ class Experiment:
     )
 
   def estimator(self, model_dir: str, tpu=None):
-    """Returns a `TPUEstimator` of the run; `tpu` is where it trains, if any."""
+    """Returns a `TPUEstimator` of the run, on `tpu` if there is one."""
     if tpu is not None:
       exchanges = {n: side.exchange for n, side in self.step.players.items()}
       checks.check_one_value(self._schedule, exchanges)
@@ -245,7 +256,7 @@ class Experiment:
   def estimator_loop(
     self, estimator, start_step: int, log: loop.Action
   ) -> EstimatorLoop:
-    """Returns the estimator's inner loop, its data standing at `start_step`."""
+    """Returns the estimator's inner loop; its data starts at `start_step`."""
     return EstimatorLoop(
       estimator,
       timed(make_input_fn(self.input_fn, start_step)),
@@ -254,65 +265,20 @@ class Experiment:
       self.step.log_names,
     )
 
-  def entries(self) -> List[checkpoints.Entry]:
-    """Returns every variable of the run, with all its copies."""
-    num = self.strategy.num_replicas_in_sync
-    first = self.processes.index * (num // self.processes.count)
-    own, exchanges = self._own(), self._exchanges()
-    summed = {v.name for exchange in exchanges for v in exchange.summed}
-    residual_targets = {
-      name: checkpoints.Part(*part)
-      for exchange in exchanges
-      for name, part in exchange.residual_targets.items()
-    }
-    return [
-      checkpoints.Entry(
-        variable.name.split(":")[0],
-        strategies.copies(self.strategy, variable),
-        agrees=variable.name not in own,
-        first_replica=first,
-        num_replicas=num,
-        merged=own.get(variable.name),
-        optional=variable.name in summed,
-        absorbs=residual_targets.get(variable.name),
-      )
-      for variable in self.step.variables
-    ]
-
-  def _exchanges(self) -> List[Exchange]:
-    return [side.exchange for side in self.step.players.values()]
-
-  def _own(self) -> Dict[str, Optional[str]]:
-    """Returns what replicas have of their own, and how that is merged."""
-    own: Dict[str, Optional[str]] = {}
-    for name, side in self.step.players.items():
-      exchange = side.exchange
-      if exchange.replicas_agree:
-        continue
-      parts = [side.net, side.optimizer, exchange]
-      if name == "g":
-        parts.append(self.step.ema.twin)
-      rule = "mean" if exchange.mean_is_model else None
-      own.update((v.name, rule) for part in parts for v in part.variables)
-      own.update((v.name, "sum") for v in exchange.summed)
-    if self.step.role_split is not None:
-      own.update((v.name, None) for v in self.step.role_split.variables)
-    return own
-
   def plain_g(self) -> Net:
-    """Returns a copy of the average of G, with plain variables."""
-    copy = self._player("g", "exported", self._parts[-1]).net
-    for variable, value in zip(copy.variables, self._shown_g.variables):
+    """Returns a copy of the moving average of G, with plain variables."""
+    copy = self._player("g", "exported").net
+    for variable, value in zip(copy.variables, self._sampled_g.variables):
       variable.assign(strategies.copies(self.strategy, value)[0])
     return copy
 
   def sync_summary(self) -> str:
     """Returns how replicas agree, for each player, in one sentence."""
-    ways: Dict[str, List[str]] = {}
+    players: Dict[str, List[str]] = {}
     for name, side in self.step.players.items():
-      ways.setdefault(side.exchange.summary(), []).append(f"`{name}`")
-    said = (f"{' and '.join(names)} by {way}" for way, names in ways.items())
-    return f"Replicas exchange {'; '.join(said)}."
+      players.setdefault(side.exchange.summary(), []).append(f"`{name}`")
+    rows = (f"{' and '.join(names)} by {by}" for by, names in players.items())
+    return f"Replicas exchange {'; '.join(rows)}."
 
   def summary(self) -> str:
     """Returns what would run, in a few lines."""
@@ -339,20 +305,17 @@ class Experiment:
     return "\n".join(lines)
 
 
-def _laid_out(net: Net, precision: str) -> Net:
-  layout = hardware.Layout()
-  if layout.join_power_iterations:
-    net = FusedPowerIterations(net)
+def _set_precision(
+  net: Net, layout: hardware.ResolvedLayout, precision: str
+) -> Net:
   if precision == "auto":
-    precision = hardware.profile(layout.hardware).precision
+    precision = layout.precision
   return in_precision(net, precision)
 
 
 def _kind(net: Net) -> str:
   if isinstance(net, Precise):
     return f"{_kind(net.net)} in {net.dtype.name}"
-  if isinstance(net, Wrapped):
-    return _kind(net.net)
   return type(net).__module__.split(".")[-1]
 
 

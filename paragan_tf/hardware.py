@@ -1,13 +1,16 @@
-"""What the hardware is like, and how nets are laid out for it.
+"""What the hardware is like, and how nets are computed on it.
 
-A TPU computes in tiles of 8 rows and 128 lanes: what does not fill them is
-padded by its compiler and computed for nothing. So padding by hand gains
-nothing there, choosing shapes does.
+    Layout()             what the config asks for, `None` where it asks nothing
+    Layout().resolve()   every option decided, for the hardware at hand
+
+A TPU computes in tiles of 8 rows and 128 lanes. Its compiler pads what does not
+fill them, and computes the padding for nothing. So padding by hand gains
+nothing there, but choosing shapes does.
 """
 
 import dataclasses
 import math
-from typing import NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 import gin
 import tensorflow as tf
@@ -18,17 +21,17 @@ _GIB = 1024**3
 
 
 class Profile(NamedTuple):
-  """One core, as its program sees it, by its maker's published figures.
+  """One core as a program sees it, by its maker's published figures.
 
   Attributes:
     kind: `tpu`, `gpu` or `cpu`.
-    lanes: What the last axis is filled up to, 1 if nothing is.
-    sublanes: Likewise the axis before it, for numbers of 4 bytes.
+    lanes: The last axis is padded to a multiple of this; 1 for no padding.
+    sublanes: The same for the axis before it, for numbers of 4 bytes.
     precision: The fastest that trains well.
-    memory: Bytes.
-    hertz: Of its clock, 0 where it varies.
-    flops: Of its fast units, a second; 0 where it varies.
-    multiple: What layers fill products up to: 1 where the compiler does it.
+    memory: In bytes.
+    hertz: Clock rate, 0 where it varies.
+    flops: Peak of its fast units per second, 0 where it varies.
+    multiple: Layers pad products to this multiple; 1 where the compiler pads.
   """
 
   kind: str
@@ -46,11 +49,11 @@ def _tpu(gib: int, hertz: float, flops: float) -> Profile:
 
 
 def _gpu(precision: str, gib: int, flops: float) -> Profile:
-  # Its fast units take sizes in eights, and only those.
+  # Its fast units only take sizes that are multiples of 8.
   return Profile("gpu", 8, 1, precision, gib * _GIB, 0.0, flops, multiple=8)
 
 
-# Of a TPU v4 or v5p, both cores of a chip are one.
+# A program sees both cores of a TPU v4 or v5p chip as one.
 PROFILES = {
   "tpu_v2": _tpu(8, 0.70e9, 22.9e12),
   "tpu_v3": _tpu(16, 0.94e9, 61.6e12),
@@ -64,103 +67,133 @@ PROFILES = {
   "gpu_h100": _gpu("bfloat16", 80, 989e12),
   "cpu": Profile("cpu", 1, 1, "float32", 0),
 }
-# What a kind stands for while the very chip is not known.
+# The profile of a kind when the exact chip is not known.
 _TYPICAL = {"tpu": "tpu_v3", "gpu": "gpu_a100", "cpu": "cpu"}
 
 RESIZES = ("apart", "folded", "strided")
-IMAGE_ENDS = ("plain", "product", "blocks")
+RGB_CONVS = ("plain", "product", "blocks")
 
 
-class _Parts(NamedTuple):
-  """What pays on a kind of hardware; see `Layout`."""
+class ResolvedLayout(NamedTuple):
+  """How nets are computed on one kind of hardware, every option decided.
+
+  `Layout` documents the options. The defaults are what is fast everywhere.
+  `precision` is the fastest that trains well, see `Profile`.
+  """
 
   resizes: str
   rgb_convs: str
-  weights_as_matrices: bool
-  recompute_attention: bool
+  weights_as_matrices: bool = True
+  recompute_attention: bool = False
   one_pass: bool = True
   gram_on_short_side: bool = True
   join_projections: bool = False
   join_power_iterations: bool = False
   float32_products: bool = False
+  multiple: int = 1
+  precision: str = "float32"
 
 
-_PARTS = {
-  "tpu": _Parts(
-    "strided",
-    "blocks",
-    True,
-    True,
+# The fastest layout of each kind; a profile adds `multiple` and `precision`.
+_FASTEST = {
+  "tpu": ResolvedLayout(
+    resizes="strided",
+    rgb_convs="blocks",
+    recompute_attention=True,
     join_projections=True,
     join_power_iterations=True,
   ),
-  "gpu": _Parts("folded", "plain", True, False),
-  "cpu": _Parts("folded", "product", True, False, float32_products=True),
+  "gpu": ResolvedLayout(resizes="folded", rgb_convs="plain"),
+  "cpu": ResolvedLayout(
+    resizes="folded", rgb_convs="product", float32_products=True
+  ),
 }
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """How nets are laid out; all forms compute the same.
+  """How the config asks nets to be computed; all forms compute the same.
 
-  `None` is what pays on the hardware. Per player by gin scope, `g/` or `d/`.
+  `None` leaves an option to the hardware, see `resolve`. Gin scopes `g/` and
+  `d/` set the options of one player.
 
   Attributes:
     hardware: One of `PROFILES`, or `auto`: what this program runs on.
-    resizes: A resize beside a convolution is done `apart`, is `folded` into
-      its kernel, or folded where it is `strided` and apart where the image
-      would have holes, forward or back.
-    rgb_convs: Convolutions with the image's few channels are `plain`, a matrix
-      `product`, or compute `blocks` of pixels at once.
-    weights_as_matrices: A TPU keeps weights and slots in the order they have,
-      and turns what a convolution asks for alone.
-    recompute_attention: The attention weights, the largest tensors of a net,
-      are computed again in the backward pass and not kept.
-    one_pass: D judges real and fake images in one pass. In two, its power
-      iterations move in the first, so fakes meet norms that are half an
-      iteration further on: equal where these have come to rest.
+    resizes: A resize next to a convolution is a separate operation (`apart`),
+      is part of the kernel (`folded`), or is folded where the result is a
+      strided convolution and separate where it would be a transposed one, in
+      the forward and in the backward pass (`strided`).
+    rgb_convs: Convolutions from or to the image's few channels are `plain`
+      convolutions, a matrix `product`, or compute `blocks` of pixels at once.
+    weights_as_matrices: Spectral norm divides the kernel in the shape of a
+      matrix. A TPU then keeps weights and slots in the order they have, and
+      transposes only what a convolution asks for.
+    recompute_attention: The backward pass computes the attention weights, the
+      largest tensors of a net, again instead of keeping them.
+    one_pass: D scores real and fake images in one pass. In two passes, the
+      power iterations are updated in the first one, so fake images are scored
+      with norms that are half an iteration further on. The results are equal
+      once the iterations have converged.
     gram_on_short_side: The orthogonal penalty multiplies a kernel with itself
-      on its shorter side, and once less for the gradient.
-    join_projections: Norms that follow the same vector, or vectors that have a
-      part in common, ask for their scales and shifts in one product.
-    join_power_iterations: Those of equal shapes are one batched product.
+      on its shorter side, and needs one product less for the gradient.
+    join_projections: Norms that depend on the same vector, or on vectors that
+      have a part in common, compute their scales and shifts in one product.
+    join_power_iterations: Power iterations of equal shapes are one batched
+      product.
     float32_products: Linear layers and convolutions in bfloat16 multiply and
-      add in float32, then round: as a TPU does, and many times as fast where
-      nothing is made for bfloat16.
-    multiple: Linear layers, and convolutions of size 1 and 3, are computed on
-      rows of the batch, inputs and outputs filled up to multiples of it; not
-      so embeddings, joined projections, attention's products and DCGAN's
-      kernels. By default that of the profile: 8 on a GPU, which was not tried,
-      1 where compilers fill up by themselves.
+      add in float32, then round. A TPU does the same; hardware without
+      bfloat16 units is many times as fast this way.
+    multiple: Linear layers, and convolutions of size 1 and 3, pad the rows of
+      the batch, their inputs and their outputs to multiples of this number.
+      Embeddings, joined projections, attention's products and DCGAN's kernels
+      are not padded. By default that of the profile: 8 on a GPU, which was not
+      tried, 1 where compilers pad by themselves.
   """
 
   hardware: str = "auto"
-  resizes: str = None  # type: ignore[assignment]
-  rgb_convs: str = None  # type: ignore[assignment]
-  weights_as_matrices: bool = None  # type: ignore[assignment]
-  recompute_attention: bool = None  # type: ignore[assignment]
-  one_pass: bool = None  # type: ignore[assignment]
-  gram_on_short_side: bool = None  # type: ignore[assignment]
-  join_projections: bool = None  # type: ignore[assignment]
-  join_power_iterations: bool = None  # type: ignore[assignment]
-  float32_products: bool = None  # type: ignore[assignment]
-  multiple: int = None  # type: ignore[assignment]
+  resizes: Optional[str] = None
+  rgb_convs: Optional[str] = None
+  weights_as_matrices: Optional[bool] = None
+  recompute_attention: Optional[bool] = None
+  one_pass: Optional[bool] = None
+  gram_on_short_side: Optional[bool] = None
+  join_projections: Optional[bool] = None
+  join_power_iterations: Optional[bool] = None
+  float32_products: Optional[bool] = None
+  multiple: Optional[int] = None
 
   def __post_init__(self):
-    found = profile(self.hardware)
-    pays = {**_PARTS[found.kind]._asdict(), "multiple": found.multiple}
-    for name, value in pays.items():
-      if getattr(self, name) is None:
-        object.__setattr__(self, name, value)
-    for name, known in (("resizes", RESIZES), ("rgb_convs", IMAGE_ENDS)):
-      if getattr(self, name) not in known:
+    if self.hardware != "auto":
+      profile(self.hardware)
+    for name, allowed in (("resizes", RESIZES), ("rgb_convs", RGB_CONVS)):
+      value = getattr(self, name)
+      if value is not None and value not in allowed:
         raise ValueError(
-          f"`{name}` must be one of {', '.join(known)}, got "
-          f"'{getattr(self, name)}'."
+          f"`{name}` must be one of {', '.join(allowed)}, got '{value}'."
         )
-    if self.multiple < 1:
+    if self.multiple is not None and self.multiple < 1:
       raise ValueError(f"`multiple` must be at least 1, got {self.multiple}.")
+
+  def resolve(self) -> ResolvedLayout:
+    """Fills in what is fastest on the hardware for what was not asked."""
+    found = profile(self.hardware)
+    fastest = _FASTEST[found.kind]._replace(
+      multiple=found.multiple, precision=found.precision
+    )
+    asked = dataclasses.asdict(self)
+    del asked["hardware"]
+    return fastest._replace(
+      **{name: value for name, value in asked.items() if value is not None}
+    )
+
+
+def resolve_layout() -> ResolvedLayout:
+  """Resolves the layout of the current gin scope.
+
+  Layers and nets call it when they are constructed, never while tracing.
+  """
+  return Layout().resolve()
 
 
 def profile(name: str) -> Profile:
@@ -175,10 +208,10 @@ def profile(name: str) -> Profile:
   return PROFILES[name]
 
 
-def tiled(
+def padded_shape(
   shape: Sequence[int], dtype: tf.DType, found: Profile
 ) -> Tuple[int, ...]:
-  """Returns the shape that is computed with, the last axis in the lanes."""
+  """Returns a shape as the hardware pads it, the last axis in the lanes."""
   rows = found.sublanes
   if rows > 1:
     rows *= max(1, 4 // dtype.size)
@@ -187,5 +220,5 @@ def tiled(
 
 
 def waste(shape: Sequence[int], dtype: tf.DType, found: Profile) -> float:
-  """Returns the share of the tiles that holds nothing."""
-  return 1.0 - math.prod(shape) / math.prod(tiled(shape, dtype, found))
+  """Returns the fraction of the tiles that is padding."""
+  return 1.0 - math.prod(shape) / math.prod(padded_shape(shape, dtype, found))

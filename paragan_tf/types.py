@@ -1,7 +1,7 @@
 """The tuples that pass between rooms."""
 
 import enum
-from typing import NamedTuple, Optional, Protocol, Sequence
+from typing import NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -9,8 +9,8 @@ import tensorflow as tf
 class Mode(enum.Enum):
   """How a net is called.
 
-  Batch norm and spectral norm carry state. It is updated only in the turn of
-  the player who owns it, never while an opponent trains against it.
+  Batch norm and spectral norm have state. It is updated only in the turn of the
+  player who owns it, never while the opponent trains against it.
   """
 
   TRAIN = "train"  # Its own turn: batch statistics, state is updated.
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     images: Real images in [-1, 1], shape `[b, h, w, c]`.
     labels: Class ids of `images`, shape `[b]`, or `None` if unconditional.
     z: Latent codes for the generator, shape `[b, z_dim]`, or `None` until they
-      are drawn.
+      are sampled.
   """
 
   images: tf.Tensor
@@ -34,21 +34,21 @@ class Batch(NamedTuple):
 
 
 class Scores(NamedTuple):
-  """What D says: one logit an image, shape `[b]`, larger is more real."""
+  """D's logits, one per image, shape `[b]`; larger is more real."""
 
   real: tf.Tensor
   fake: tf.Tensor
 
 
 class Verdict(NamedTuple):
-  """All that D can say of images, by its method `judge`, if it has one.
+  """All that D predicts of images: what its method `judge` returns.
 
   Attributes:
     logits: `[b]`, larger is more real; what calling D returns.
-    features: What the last layer sees, `[b, c]`.
+    features: The input of the last layer, `[b, c]`.
     classes: Class logits of an AC-GAN, `[b, num_classes]`.
-    embedding: The images' places in ContraGAN's space, `[b, e]`, unit length.
-    proxy: Their labels' places there, `[b, e]`, unit length.
+    embedding: ContraGAN's embedding of the images, `[b, e]`, unit length.
+    proxy: Its embedding of their labels, `[b, e]`, unit length.
   """
 
   logits: tf.Tensor
@@ -59,14 +59,14 @@ class Verdict(NamedTuple):
 
 
 class Losses(NamedTuple):
-  """What each player wants to be small, scalars."""
+  """What each player minimizes, scalars."""
 
   d: tf.Tensor
   g: tf.Tensor
 
 
 class ImageSpec(NamedTuple):
-  """What a data set asks of a net: size, channels and number of classes.
+  """The images of a data set: size, channels and number of classes.
 
   `num_classes` is 0 when there are no labels to condition on.
   """
@@ -77,11 +77,12 @@ class ImageSpec(NamedTuple):
 
 
 class Net(Protocol):
-  """What a step asks of a net: `tf.Module`s and adapted user nets have it.
+  """What a step needs of a net: a `tf.Module` or an adapted user's net.
 
   G maps `(z, labels, mode)` to images; D maps `(images, labels, mode)` to
-  logits `[b]`. G says the length of its latent code, `z_dim`; a D with batch
-  norm says `uses_batch_statistics`, and scores real and fake apart.
+  logits `[b]`. G has the length of its latent code as `z_dim`. A D with batch
+  norm has `uses_batch_statistics`, and is called with real and fake images
+  separately.
   """
 
   trainable_variables: Sequence[tf.Variable]
@@ -91,3 +92,43 @@ class Net(Protocol):
     self, x: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
     """Maps one replica's batch."""
+
+
+class VectorSlice(NamedTuple):
+  """A part of a vector in a checkpoint that is summed over replicas.
+
+  Attributes:
+    key: Where the first replica's vector is kept.
+    size: Entries of the vector.
+    start: The first entry of the part.
+  """
+
+  key: str
+  size: int
+  start: int
+
+
+class Entry(NamedTuple):
+  """One variable of a run, as a checkpoint keeps it.
+
+  Attributes:
+    name: Its key.
+    copies: Its plain variable on each replica of this process.
+    agrees: Whether all copies hold the same value, so that one is kept.
+    first_replica: Which of all replicas the first copy belongs to.
+    num_replicas: How many there are in all processes; 0: those of `copies`.
+    merged: How to read a checkpoint of more or fewer replicas: the `mean` or
+      the `sum` of their values. If `None`, such a checkpoint is refused.
+    optional: Whether a checkpoint may lack it; it is then zeros.
+    absorbs: What is added to it, if a checkpoint has that and the run has no
+      such variable.
+  """
+
+  name: str
+  copies: Tuple[tf.Variable, ...]
+  agrees: bool
+  first_replica: int = 0
+  num_replicas: int = 0
+  merged: Optional[str] = None
+  optional: bool = False
+  absorbs: Optional[VectorSlice] = None

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from paragan_tf.nets import layers
+from paragan_tf.nets.forward import Forward
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def variables() -> Iterator[None]:
 
 
 def _kernel(self, mode):
-  return layers.read(self.w)
+  return Forward.of(mode).read(self.w)
 
 
 def _nothing(shape: Sequence[int]) -> np.ndarray:

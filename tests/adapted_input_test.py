@@ -1,4 +1,4 @@
-"""A user's own input_fn: any stream of images becomes our batches."""
+"""A user's own input_fn: any stream of images gives batches."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,7 +6,7 @@ from absl.testing import parameterized
 
 from paragan_tf.data.adapted_input import AdaptedInput
 
-IDS = np.arange(24)
+IDS = np.arange(60)
 
 
 def pixels(ids, dtype=np.uint8):
@@ -41,6 +41,18 @@ def channels_first_in_batches():
   return channels_first().batch(5)
 
 
+def shuffled():
+  return singles().shuffle(60, seed=1)
+
+
+def shuffled_and_repeated():
+  return shuffled().repeat().batch(7)
+
+
+def with_split(split):
+  return singles().skip(50) if split == "heldout" else singles().take(50)
+
+
 def ids(images):
   return np.round((np.asarray(images)[:, 0, 0, 0] + 1.0) * 127.5).astype(int)
 
@@ -54,31 +66,36 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
     channels_first,
     channels_first_in_batches,
   )
-  def test_batches_follow_the_stream_and_begin_anew(self, input_fn):
+  def test_batches_follow_the_stream_and_repeat(self, input_fn):
     adapted = AdaptedInput(input_fn, num_classes=3)
     self.assertEqual(adapted.spec, (4, 1, 3))
     seen = []
-    for images, labels in adapted({"batch_size": 8}).take(4):
+    for images, labels in adapted({"batch_size": 8}).take(9):
       self.assertEqual(images.dtype, tf.float32)
       self.assertAllEqual(labels, ids(images) % 3)
       seen.extend(ids(images))
-    self.assertAllEqual(seen, [*IDS, *IDS[:8]])
+    heldout = adapted.heldout().pixels[:, 0, 0, 0]
+    trained = np.setdiff1d(IDS, heldout)
+    self.assertAllEqual(seen, [*trained, *trained][:72])
 
-  def test_channels_before_the_pixels_come_after_them(self):
+  def test_channels_first_become_channels_last(self):
     first = np.random.RandomState(0).randint(256, size=[6, 3, 8, 8])
     first = first.astype(np.uint8)
-    adapted = AdaptedInput(lambda: tf.data.Dataset.from_tensors(first))
+
+    def input_fn(split):
+      del split
+      return tf.data.Dataset.from_tensors(first)
+
+    adapted = AdaptedInput(input_fn)
     self.assertEqual(adapted.spec, (8, 3, 0))
     ((images,),) = adapted({"batch_size": 6}).take(1)
     expected = np.moveaxis(first, 1, -1)
     self.assertAllClose(images, expected / 127.5 - 1.0)
-    seen = np.concatenate(
-      [adapted.reference().pixels, adapted.heldout().pixels]
-    )
-    self.assertAllEqual(seen, expected)
+    self.assertAllEqual(adapted.reference().pixels, expected)
+    self.assertAllEqual(adapted.heldout().pixels, expected)
 
-  def test_replicas_share_each_batch(self):
-    adapted = AdaptedInput(singles, num_classes=3)
+  def test_each_replica_takes_its_shard_of_each_batch(self):
+    adapted = AdaptedInput(with_split, num_classes=3)
 
     def rows(first, local, start):
       params = dict(
@@ -102,19 +119,76 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(adapted.spec.num_classes, 0)
     self.assertLen(adapted({"batch_size": 4}).element_spec, 1)
 
-  def test_images_to_measure_with_are_others(self):
-    adapted = AdaptedInput(singles, num_classes=3)
-    heldout = adapted.heldout()
-    self.assertAllEqual(heldout.pixels, pixels(IDS[12:]))
-    self.assertAllEqual(heldout.labels, IDS[12:] % 3)
-    reference = adapted.reference()
-    self.assertAllEqual(reference.pixels, pixels(IDS[:12]))
-    self.assertAllEqual(reference.labels, IDS[:12] % 3)
-    self.assertAllEqual(adapted.reference(5).pixels, pixels(IDS[:5]))
+  @parameterized.parameters(singles, batched, shuffled, shuffled_and_repeated)
+  def test_heldout_images_are_never_trained_on(self, input_fn):
+    adapted = AdaptedInput(input_fn, num_classes=3)
+    heldout, reference = adapted.heldout(), adapted.reference()
+    kept = set(heldout.pixels[:, 0, 0, 0])
+    self.assertBetween(len(kept), 2, 12)
+    self.assertAllEqual(heldout.labels, heldout.pixels[:, 0, 0, 0] % 3)
+    seen = set()
+    for images, _ in adapted({"batch_size": 10}).take(18):  # Three epochs.
+      seen.update(ids(images))
+    self.assertEqual(seen, set(IDS) - kept)
+    self.assertEqual(set(reference.pixels[:, 0, 0, 0]), seen)
+    self.assertAllEqual(reference.labels, reference.pixels[:, 0, 0, 0] % 3)
+    self.assertAllEqual(adapted.reference(5).pixels, reference.pixels[:5])
+
+  def test_the_same_images_are_held_out_in_any_order(self):
+    kept = [
+      np.unique(AdaptedInput(input_fn, 3).heldout().pixels)
+      for input_fn in (singles, batched, shuffled, shuffled_and_repeated)
+    ]
+    for other in kept[1:]:
+      self.assertAllEqual(other, kept[0])
+
+  def test_about_one_image_in_ten_is_held_out(self):
+    images = np.random.RandomState(0).randint(256, size=[2000, 4, 4, 1])
+    images = images.astype(np.uint8)
+    adapted = AdaptedInput(
+      lambda: tf.data.Dataset.from_tensor_slices(images).batch(100)
+    )
+    # Within four standard deviations.
+    self.assertBetween(len(adapted.heldout().pixels), 146, 254)
+
+  def test_a_function_of_the_split_is_not_split_again(self):
+    adapted = AdaptedInput(with_split, num_classes=3)
+    self.assertAllEqual(adapted.heldout().pixels, pixels(IDS[50:]))
+    self.assertAllEqual(adapted.reference().pixels, pixels(IDS[:50]))
+    ((images, _),) = adapted({"batch_size": 50}).take(1)
+    self.assertAllEqual(ids(images), IDS[:50])
+
+  def test_a_resumed_run_skips_what_it_has_read(self):
+    adapted = AdaptedInput(shuffled_and_repeated, num_classes=3)
+    whole = list(adapted({"batch_size": 8}).take(10))
+    later = list(adapted({"batch_size": 8, "start_step": 7}).take(3))
+    for (images, labels), (all_images, all_labels) in zip(later, whole[7:]):
+      self.assertAllEqual(images, all_images)
+      self.assertAllEqual(labels, all_labels)
+
+  @parameterized.named_parameters(
+    ("none", 0, False, "got 0 to train on"),
+    ("one", 1, False, "got [01] to "),
+    ("one_over_and_over", 1, True, "got 0 to "),
+    ("three", 3, False, "got [01] to "),
+  )
+  def test_too_few_images_are_refused(self, num, repeats, words):
+    def input_fn():
+      data = singles().take(num)
+      return data.repeat() if repeats else data
+
+    adapted = AdaptedInput(input_fn, num_classes=3)
+    with self.assertRaisesRegex(
+      ValueError, f"'input_fn' must give images .*{words}.*`split`"
+    ):
+      adapted.check_heldout()
+    with self.assertRaisesRegex(ValueError, "'input_fn' must give images"):
+      adapted.heldout()
 
   @parameterized.parameters(7, -1)
-  def test_a_label_that_is_no_class_is_told(self, wrong):
-    def input_fn():
+  def test_a_label_that_is_no_class_is_an_error(self, wrong):
+    def input_fn(split):
+      del split
       labels = np.array([0, 1, wrong])
       return tf.data.Dataset.from_tensor_slices((pixels(IDS[:3]), labels))
 
@@ -140,7 +214,7 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
       "`num_classes` is 3",
     ),
   )
-  def test_what_does_not_fit_is_said(self, input_fn, num_classes, words):
+  def test_unusable_functions_are_refused(self, input_fn, num_classes, words):
     with self.assertRaisesRegex(ValueError, words):
       AdaptedInput(input_fn, num_classes)
 

@@ -214,8 +214,8 @@ OTHERS = tuple(kind for kind in KINDS if kind[1] is not in_call)
 def adapt(pair, strategy=None, spec=SPEC):
   """Returns G and D on all replicas of a strategy."""
   with strategies.scope(strategy or one()):
-    g = adapted.adapted_g(pair[0], Z_DIM, spec, 0, "g")
-    return g, adapted.adapted_d(pair[1], spec, 0, "d")
+    g = adapted.adapt_g(pair[0], Z_DIM, spec, 0, "g")
+    return g, adapted.adapt_d(pair[1], spec, 0, "d")
 
 
 @functools.cache
@@ -240,12 +240,12 @@ def given(make_pair):
 
 def adapt_g(net, z_dim=Z_DIM, name="g", spec=SPEC):
   with strategies.scope(one()):
-    return adapted.adapted_g(net, z_dim, spec, 0, name)
+    return adapted.adapt_g(net, z_dim, spec, 0, name)
 
 
 def adapt_d(net, spec=SPEC, strategy=None):
   with strategies.scope(strategy or one()):
-    return adapted.adapted_d(net, spec, 0, "d")
+    return adapted.adapt_d(net, spec, 0, "d")
 
 
 def names(net):
@@ -452,7 +452,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
 def make_step(pair, strategy):
   g, d = adapt(pair, strategy)
   with strategies.scope(strategy):
-    twin = adapted.adapted_g(pair[0], Z_DIM, SPEC, 0, "g_ema")
+    twin = adapted.adapt_g(pair[0], Z_DIM, SPEC, 0, "g_ema")
     sides = [
       Player(net, optimizers.SGD(0.1, name=name), exchange.AllReduce())
       for net, name in ((g, "g_optimizer"), (d, "d_optimizer"))

@@ -1,8 +1,6 @@
 """The library as a program of your own sees it."""
 
 import os
-import pathlib
-import re
 
 import gin
 import numpy as np
@@ -12,8 +10,6 @@ from absl.testing import parameterized
 import paragan_tf as pg
 from paragan_tf.outputs import records
 from tests import testing
-
-README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
 
 
 class Generator:
@@ -75,11 +71,6 @@ class Config:
   max_steps = 6
 
 
-def code_blocks():
-  """Returns the programs in the README."""
-  return re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
-
-
 class ApiTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -102,15 +93,6 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(measured["metrics"][0]["value"], fid)
     with self.assertRaisesRegex(ValueError, "`metric`.*got 'kid'"):
       scale_mgr.eval(metric="kid")
-
-  def test_the_readmes_program_runs_with_fewer_steps(self):
-    program = next(x for x in code_blocks() if "gan.evaluate()" in x)
-    self.assertLessEqual(len(program.strip().splitlines()), 46)
-    program = program.replace("steps=300", "steps=2")
-    program = program.replace("runs/mine", self.folder)
-    names = {}
-    exec(compile(program, "README.md", "exec"), names)
-    self.assertEndsWith(names["gan"].latest_checkpoint(), "model.ckpt-2")
 
   def test_an_estimator_goes_on_where_its_folder_stands(self):
     def estimator(folder):
@@ -171,6 +153,23 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     gan.train(input_fn, steps=1)
     with self.assertRaisesRegex(ValueError, "one `input_fn`"):
       gan.train(lambda: input_fn(), steps=1)
+
+  def test_another_batch_size_is_refused_once_there_is_a_run(self):
+    gan = pg.Estimator(Module(), critic(), self.folder, 8, z_dim=4)
+    gan.batch_size = 4  # Nothing is built yet.
+    gan.train(input_fn, steps=1)
+    words = f"`batch_size` must stay 4.* got 16: .*'{self.folder}'"
+    with self.assertRaisesRegex(ValueError, words):
+      gan.batch_size = 16
+    with self.assertRaisesRegex(ValueError, words):
+      pg.ScalingManager(Config(), bs=16).train(gan)
+    pg.ScalingManager(Config(), bs=4).train(gan)
+    self.assertEqual(gan.batch_size, 4)
+    gan.train(max_steps=3)
+    other = pg.Estimator(Module(), critic(), self.folder, 16, z_dim=4)
+    self.assertEndsWith(
+      other.train(input_fn, steps=1).latest_checkpoint(), "model.ckpt-4"
+    )
 
 
 if __name__ == "__main__":

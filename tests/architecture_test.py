@@ -79,6 +79,12 @@ class ArchitectureTest(parameterized.TestCase):
     for i, name in enumerate(order):
       self.assertEmpty(ours(PACKAGE / f"{name}.py") & set(order[i:]), name)
 
+  def test_nets_keep_nothing_in_threads(self):
+    # Replicas are traced in threads; what layers know of a pass is passed on.
+    for path in sorted((PACKAGE / "nets").rglob("*.py")):
+      names = {name.split(".")[0] for name in imports(path)}
+      self.assertNoCommonElements(names, {"threading", "contextvars"}, path)
+
   def test_one_file_calls_estimators(self):
     for path in sources():
       nodes = ast.walk(ast.parse(path.read_text()))

@@ -35,8 +35,8 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
   def test_in_parts_it_is_the_same(self, compiled, num):
     whole = attention.SelfAttention(8, INIT, True)
     parts = attention.SelfAttention(8, INIT, True, parts=num)
-    parts.anew = True
-    self.assertFalse(whole.anew)
+    parts.recomputes = True
+    self.assertFalse(whole.recomputes)
     x = tf.constant(random(2, 4, 4, 8), tf.float32)
 
     def run(layer):

@@ -11,9 +11,11 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from tools.suites import backbones, engines_figures, step_figures
-from tools.suites.engines_sides import Split
-from tools.suites.work import Work
+from tools.suites.backbones import suite as backbones
+from tools.suites.engines import figures as engines_figures
+from tools.suites.engines.sides import TimeSplit
+from tools.suites.flops import MultiplyAdds
+from tools.suites.step import figures as step_figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -116,10 +118,10 @@ class StepFiguresTest(tf.test.TestCase):
       "peak": np.array([10e9, 20e9, 10e9]),
     }
     works = {
-      "ours": Work(2e9, 5e9),
-      "tfgan": Work(4e9, 6e9),
-      "tfgan_session": Work(3e9, 5e9),
-      "tfgan_plain": Work(5e9, 5e9),
+      "ours": MultiplyAdds(2e9, 5e9),
+      "tfgan": MultiplyAdds(4e9, 6e9),
+      "tfgan_session": MultiplyAdds(3e9, 5e9),
+      "tfgan_plain": MultiplyAdds(5e9, 5e9),
     }
     return step_figures.gather(results, works, num_steps=2, images=8)
 
@@ -158,7 +160,7 @@ class StepFiguresTest(tf.test.TestCase):
 
   def test_the_table_has_a_line_for_each_side(self):
     figures = {**self.figures(), "load_before": 0.5}
-    lines = step_figures.table(figures).splitlines()
+    lines = step_figures.format_table(figures).splitlines()
     self.assertEqual(
       [cells(line) for line in lines[:5]],
       [
@@ -198,21 +200,22 @@ class BackbonesFiguresTest(tf.test.TestCase):
   def test_speed_and_fraction_are_taken_within_a_round(self):
     results = {name: np.array([1.0, 2.0, 4.0]) for name in backbones.NAMES}
     results["peak"] = np.array([10e9, 20e9, 10e9])
-    work = {name: Work(2e9, 5e9) for name in backbones.NAMES}
+    work = {name: MultiplyAdds(2e9, 5e9) for name in backbones.NAMES}
     figures = backbones.gather(results, work, num_steps=2)
     # 2 steps of 16 images in 1, 2 and 4 s.
     self.assertAllClose(figures["biggan_images_per_second"], 16.0)
     # 4e9 in 1, 2 and 4 s, of 10e9, 20e9 and 10e9 a second.
     self.assertAllClose(figures["biggan_fraction_of_peak"], 0.1)
     self.assertAllClose(figures["biggan_gflops_per_step"], 4.0)
-    title, heads, *rows, space, peak, rounds = backbones.table(
+    title, heads, *rows, space, peak, rounds = backbones.format_table(
       {**figures, "load_before": 0.5}
     ).splitlines()
     self.assertEqual(title, "32 px, batch 16, width 32")
     self.assertEqual(cells(heads), ["images/s", "GFLOP a step", "of the peak"])
-    said = ["16.0 (12.0 - 24.0)", "4.0", "10% (10% - 25%)"]
+    cells_of_row = ["16.0 (12.0 - 24.0)", "4.0", "10% (10% - 25%)"]
     self.assertEqual(
-      [cells(row) for row in rows], [[name, *said] for name in backbones.NAMES]
+      [cells(row) for row in rows],
+      [[name, *cells_of_row] for name in backbones.NAMES],
     )
     self.assertEqual(space, "")
     self.assertEqual(peak, "peak   20.0 (20.0 - 30.0) GFLOP/s by matmul")
@@ -223,9 +226,9 @@ class EnginesFiguresTest(tf.test.TestCase):
   def figures(self):
     host = np.array(
       [
-        Split(wall=10.0, program=9.0, wait=1.0, num_steps=18),
-        Split(wall=20.0, program=19.5, wait=0.5, num_steps=20),
-        Split(wall=40.0, program=39.0, wait=3.0, num_steps=20),
+        TimeSplit(wall=10.0, program=9.0, wait=1.0, num_steps=18),
+        TimeSplit(wall=20.0, program=19.5, wait=0.5, num_steps=20),
+        TimeSplit(wall=40.0, program=39.0, wait=3.0, num_steps=20),
       ]
     )
     results = {
@@ -264,7 +267,7 @@ class EnginesFiguresTest(tf.test.TestCase):
 
   def test_the_table_has_a_line_for_each_side(self):
     figures = {**self.figures(), "load_before": 0.5}
-    lines = engines_figures.table(figures).splitlines()
+    lines = engines_figures.format_table(figures).splitlines()
     self.assertEqual(
       [cells(line) for line in lines[:5]],
       [
@@ -280,7 +283,7 @@ class EnginesFiguresTest(tf.test.TestCase):
           "8.0 (7.2 - 16.8)",
           "0.80 (0.65 - 0.80)",
         ],
-        ["two that do not talk", "8.0 (7.2 - 20.0)", "0.80 (0.65 - 0.90)"],
+        ["two without an exchange", "8.0 (7.2 - 20.0)", "0.80 (0.65 - 0.90)"],
       ],
     )
     self.assertEqual(

@@ -12,7 +12,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.outputs import checkpoints
-from paragan_tf.outputs.checkpoints import Entry, Writers
+from paragan_tf.outputs.checkpoints import Writers
+from paragan_tf.types import Entry, VectorSlice
 
 # Forked off one that has read TensorFlow, which is slow, but not started it.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -155,7 +156,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     stored = entries({"s": debts, "e": owed}, agrees=False)
     path = self.kept.save(1, stored)
     (e,) = entries({"e": [[[0.0], [0.0]]] * num}, agrees=False)
-    part = checkpoints.Part("s", 5, 2)
+    part = VectorSlice("s", 5, 2)
     checkpoints.restore(path, [e._replace(merged="mean", absorbs=part)])
     own = owed if num == 2 else [np.mean(owed, 0)] * num
     self.assertAllEqual(e.copies, [np.add(x, [[2.0], [3.0]]) for x in own])

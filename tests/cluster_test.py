@@ -137,7 +137,7 @@ class WaitForAllTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     self.stack = self.enter_context(contextlib.ExitStack())
-    ports = launch._free_ports(3)
+    ports = launch._find_free_ports(3)
     self.addresses = [f"127.0.0.1:{port}" for port in ports]
 
   def listen(self, place):

@@ -53,5 +53,37 @@ class OneProgramTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(int(collectives.place()), 3)
 
 
+class ObserveTest(tf.test.TestCase):
+  def test_an_observer_runs_the_collectives_that_are_traced_inside(self):
+    num_seen = []
+
+    def observer(collective, values):
+      num_seen.append(len(values))
+      return [2.0 * x for x in collective([x + 1.0 for x in values])]
+
+    def replica(x):
+      means = collectives.mean([x, 2.0 * x])
+      return means + collectives.receive([x[tf.newaxis]], [1, 2, 3, 0])
+
+    given = [1.0, 2.0, 3.0, 6.0]
+    with collectives.observe(observer):
+      changed = testing.run_on_replicas(replica, given)
+    plain = testing.run_on_replicas(replica, given)
+    self.assertEqual(sorted(num_seen), [1] * M + [2] * M)
+    for i, received in enumerate([2.0, 3.0, 6.0, 1.0]):
+      self.assertAllClose(plain[i], [3.0, 6.0, [received]])
+      self.assertAllClose(changed[i], [8.0, 14.0, [2.0 * (received + 1.0)]])
+
+  def test_weights_pass_by_the_observer(self):
+    def replica(x, w):
+      return collectives.mean([x], weights=[w])
+
+    with collectives.observe(lambda collective, values: collective(values)):
+      values = testing.run_on_replicas(
+        replica, [1.0, 2.0, 3.0, 6.0], [2.0, 0.0, 0.0, 2.0]
+      )
+    self.assertAllClose(values, [[3.5]] * M)
+
+
 if __name__ == "__main__":
   testing.main()

@@ -1,4 +1,4 @@
-"""The controller on recorded timings: it grows, returns, and stays calm."""
+"""The controller on simulated timings: it grows, shrinks, and is stable."""
 
 import numpy as np
 import tensorflow as tf
@@ -27,8 +27,8 @@ def plans(trace, **kwargs):
   return [state.plan(bounds) for state in replay(trace, **kwargs)]
 
 
-def simulated(latency_fn, num=2000, step=0.1, bounds=BOUNDS):
-  """Returns plans and waits of a run whose storage has a latency at a time."""
+def simulate(latency_fn, num=2000, step=0.1, bounds=BOUNDS):
+  """Returns plans and waits of a run; the latency is a function of the time."""
   state, now, waits, found = State(bounds.least), 0.0, [], []
   ready, latencies = [], []
   for k in range(num):
@@ -42,14 +42,14 @@ def simulated(latency_fn, num=2000, step=0.1, bounds=BOUNDS):
     wait = max(max(ready[: k + 1]) - now, 0.0)
     now += wait + step
     waits.append(wait)
-    # A long wait is seen in slices, as the buffer does.
+    # A long wait counts as several, as in the buffer.
     num_slices = int(wait / 0.05) + 1
     for i in range(num_slices):
       last = i == num_slices - 1
-      passed = wait / num_slices + (step if last else 0.0)
+      elapsed = wait / num_slices + (step if last else 0.0)
       latency = latencies[k] if last else 0.0
       observed = Observation(
-        wait / num_slices, passed, latency, latency, blocked=readers > depth
+        wait / num_slices, elapsed, latency, latency, blocked=readers > depth
       )
       state = congestion.advance(state, observed, bounds)
     found.append(state.plan(bounds))
@@ -62,12 +62,12 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(found[:6], [Plan(2, 2)] * 6)
     self.assertEqual([p.num_readers for p in found[6:]], [4, 4, 8, 8, 16])
 
-  def test_waits_at_the_depth_double_the_depth(self):
+  def test_waits_with_idle_readers_double_the_depth(self):
     found = plans([BLOCKED] * 6)
     self.assertEqual([p.depth for p in found], [2, 4, 4, 8, 8, 16])
     self.assertEqual({p.num_readers for p in found}, {2})
 
-  def test_bounds_are_never_left(self):
+  def test_plans_stay_within_bounds(self):
     late, soon = (
       Observation(0.0, 0.01, 5.0, 50.0),
       Observation(0, 0.1, 0.1, 0.1),
@@ -86,7 +86,7 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(plans([late] * 300)[-1], Plan(32, 64))
     self.assertEqual(plans([late] * 300 + [soon] * 600)[-1], Plan(2, 3))
 
-  def test_one_hiccup_changes_nothing(self):
+  def test_one_wait_changes_nothing(self):
     found = plans([CALM] * 40 + [STARVED] + [CALM] * 20)
     self.assertEqual(set(found), {Plan(2, 2)})
 
@@ -94,7 +94,7 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     found = plans([Observation(0.0015, 0.01)] * 500)
     self.assertEqual(set(found), {Plan(2, 2)})
 
-  def test_calm_gives_back_a_quarter_at_a_time(self):
+  def test_calm_windows_shrink_by_a_quarter(self):
     start = State(Plan(32, 64))
     found = plans([CALM] * 64 * 3, state=start)
     self.assertEqual(found[62], Plan(32, 64))
@@ -102,19 +102,20 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(found[-1], Plan(13, 27))
     self.assertEqual(plans([CALM] * 2000, state=start)[-1], Plan(2, 2))
 
-  def test_some_waiting_is_neither_need_nor_calm(self):
+  def test_a_few_waits_neither_grow_nor_shrink(self):
     # Three percent of the time, in every second batch.
     trace = [CALM, Observation(0.006, 0.1)] * 500
     found = plans(trace, state=State(Plan(8, 8)))
     self.assertEqual(set(found), {Plan(8, 8)})
 
-  def test_giving_back_too_much_makes_patient(self):
+  def test_shrinking_too_much_makes_windows_longer(self):
     # Seven readers are too few, eight are enough.
     state, changes = State(Plan(8, 8)), []
     for i in range(6000):
-      need = state.grown.num_readers < 8
-      new = congestion.advance(state, STARVED if need else CALM, BOUNDS)
-      if new.grown != state.grown:
+      too_few = state.floor.num_readers < 8
+      observed = STARVED if too_few else CALM
+      new = congestion.advance(state, observed, BOUNDS)
+      if new.floor != state.floor:
         changes.append(i)
       state = new
     self.assertEqual(state.patience, 16 * 64)
@@ -124,7 +125,7 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(first, 6)
     self.assertLessEqual(later, 3)
 
-  def test_it_forgets_patience_when_nothing_is_left_to_give(self):
+  def test_windows_are_short_again_at_the_minimum(self):
     state = State(Plan(4, 4), patience=512)
     found = replay([CALM] * 3000, state=state)
     self.assertEqual(found[1000].patience, 512)
@@ -132,11 +133,11 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TraceTest(tf.test.TestCase):
-  def test_a_burst_is_followed_and_forgotten(self):
+  def test_the_plan_grows_in_a_burst_and_shrinks_after_it(self):
     def latency(now):
       return 1.6 if 60 <= now < 80 else 0.16
 
-    found, waits = simulated(latency)
+    found, waits = simulate(latency)
     self.assertLessEqual(found[400].num_readers, 4)
     most = max(plan.num_readers for plan in found[580:1000])
     self.assertBetween(most, 16, 32)
@@ -145,22 +146,22 @@ class TraceTest(tf.test.TestCase):
     self.assertLessEqual(max(plan.depth for plan in found[:400]), 4)
     self.assertBetween(max(plan.depth for plan in found[580:1000]), 17, 64)
     self.assertLessEqual(found[-1].depth, 4)
-    # 20 seconds of burst would be 160 of waiting for two readers.
+    # Two readers would wait 160 seconds for these 20 seconds of burst.
     self.assertLess(waits.sum(), 12)
 
-  def test_white_noise_does_not_make_it_swing(self):
+  def test_white_noise_does_not_make_it_oscillate(self):
     random = np.random.RandomState(0)
     latencies = random.uniform(0.05, 0.25, 4000)
     index = iter(range(4000))
-    found, waits = simulated(lambda now: latencies[next(index)])
+    found, waits = simulate(lambda now: latencies[next(index)])
     late = found[1000:]
     self.assertLessEqual(max(plan.num_readers for plan in late), 8)
     changes = sum(a != b for a, b in zip(late, late[1:]))
     self.assertLess(changes, 20)
     self.assertLess(waits[1000:].mean(), 0.005)
 
-  def test_a_source_slower_than_the_device_is_read_with_all(self):
-    found, _ = simulated(lambda now: 10.0, num=600)
+  def test_a_slow_source_is_read_with_all_readers(self):
+    found, _ = simulate(lambda now: 10.0, num=600)
     self.assertEqual(found[-1].num_readers, 32)
     self.assertEqual(found[300:], [found[300]] * 300)
 
@@ -172,7 +173,7 @@ class BoundsTest(tf.test.TestCase, parameterized.TestCase):
     (Plan(2, 4), Plan(2, 3), 1, "`max_depth` must be at least 4, got 3"),
     (Plan(2, 2), Plan(2, 2), 0, "`max_bytes` must be above 0, got 0"),
   )
-  def test_what_leaves_no_plan_is_refused(self, least, most, size, words):
+  def test_bounds_without_a_plan_are_refused(self, least, most, size, words):
     with self.assertRaisesRegex(ValueError, words):
       Bounds(least, most, size)
 

@@ -1,6 +1,7 @@
 """The doctor finds what would stop a run, and says it in a line each."""
 
 import contextlib
+import glob
 import io
 import os
 import pathlib
@@ -13,6 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
+from paragan_tf.outputs import checkpoints
 from tools import doctor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -80,6 +82,33 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
     )
     (size,) = [x for x in found if x.about == "model"]
     self.assertStartsWith(size.text, f"{weights:,} weights")
+
+  def test_there_must_be_room_for_as_many_checkpoints_as_a_run_has(self):
+    folder, most = self.get_temp_dir(), []
+    kept = checkpoints.Checkpoints(folder)
+    remove = checkpoints._remove
+
+    def count_and_remove(path):
+      most.append(len(glob.glob(f"{folder}/*.index")))
+      remove(path)
+
+    entry = checkpoints.Entry("w", (tf.Variable(0.0),), agrees=True)
+    with mock.patch.object(checkpoints, "_remove", count_and_remove):
+      for step in range(6):
+        kept.save(step, [entry])
+    self.assertLen(kept.paths(), 3)
+    self.assertEqual(max(most), 4)
+
+    def found(free):
+      usage = mock.Mock(free=free)
+      with mock.patch.object(doctor.shutil, "disk_usage", return_value=usage):
+        return doctor._checkpoints(1e9, folder)
+
+    self.assertEmpty(found(4.01e9))
+    (wrong,) = found(3.9e9)
+    self.assertEqual(wrong.mark, "error")
+    self.assertIn("keeps 3 checkpoints", wrong.text)
+    self.assertIn("need 4.0 GB, 3.9 are free", wrong.text)
 
   def test_data_that_cannot_be_trained_on_is_an_error(self):
     made = self.experiment("sources.fashion.num_heldout = 9995")

@@ -45,11 +45,11 @@ class EmaTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(twin.mean, mean, rtol=1e-5, atol=1e-6)
       self.assertAllClose(g.w, new_w)
 
-  def test_what_is_settled_is_followed_and_statistics_as_before(self):
+  def test_base_weights_are_averaged_and_statistics_as_before(self):
     g, twin = Weights([1.0, 2.0], [3.0]), Weights([0.0, 0.0], [0.0])
-    settled = tf.Variable([5.0, 6.0])
+    base = tf.Variable([5.0, 6.0])
     made = ema.Ema(g, twin, decay=0.5, start_step=0)
-    made.follow([g.w], [settled])
+    made.follow([g.w], [base])
     made.update(tf.constant(0, tf.int64))
     self.assertAllEqual(twin.w, [2.5, 3.0])
     self.assertAllEqual(twin.mean, [1.5])

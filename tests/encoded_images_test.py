@@ -96,7 +96,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     self.store_encoded()
     images = self.open()
     self.assertIsNone(images.labels)
-    images = encoded_images.with_labels(images)
+    images = encoded_images.load_labels(images)
     self.assertAllEqual(images.labels, np.arange(NUM) % 3)
     self.assertAllEqual(images.part(np.array([5, 1])).labels, [2, 1])
 
@@ -104,7 +104,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     self.store_encoded(label=lambda i: -1)
     self.assertEqual([image.label for image in self.open()], [None] * NUM)
     with self.assertRaisesRegex(ValueError, "needs labels, 'tiny/1.0.0' has"):
-      encoded_images.with_labels(self.open())
+      encoded_images.load_labels(self.open())
 
   def test_arrays_become_png_without_loss(self):
     self.store({"image": RAW}, lambda i: {"image": pixels(i)})

@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
+from paragan_tf.engine.entries import make_entries
 from paragan_tf.engine.step import Step
 from paragan_tf.game import optimizers
 from paragan_tf.nets import dcgan
@@ -54,7 +55,9 @@ def estimator(built, folder):
   made = built.estimator(folder)
   built.estimator_loop(made, 0, lambda step, logs: None)(NUM_STEPS)
   latest = checkpoints.Checkpoints(folder).latest()
-  checkpoints.restore(latest, built.entries())
+  checkpoints.restore(
+    latest, make_entries(built.step, built.strategy, built.processes)
+  )
 
 
 eager = by_hand(lambda step: step)

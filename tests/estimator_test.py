@@ -33,6 +33,7 @@ def run(folder, num_steps):
   """Trains up to a step by TPUEstimator, as a new program would."""
   built = build(f"run.Run.num_steps = {num_steps}")
   made = Run(built, folder, built.estimator(folder))
+  made.restore()
   made.open()
   made()
   return made
@@ -111,6 +112,27 @@ class TrainedTest(tf.test.TestCase):
     scores = [np.mean(d(x, y, Mode.EVAL)) for x, y in batches]
     self.assertAllClose(values["d/score_real"], np.mean(scores), atol=1e-5)
 
+  def test_evaluate_takes_the_loss_of_the_step_it_is_at(self):
+    built = build(
+      "experiment.Experiment.loss = @losses.TopK()",
+      "losses.TopK.every = 2",
+      "losses.TopK.gamma = 0.5",
+      "losses.TopK.nu = 0.1",
+    )
+    input_fn = estimator.make_input_fn(built.input_fn, 0)
+    every = self.estimator.evaluate(input_fn, steps=1)
+    best = built.estimator(self.folder).evaluate(input_fn, steps=1)
+    for name in ("d/loss", "d/score_fake"):
+      self.assertAllClose(best[name], every[name])
+    self.assertLess(best["g/loss"], every["g/loss"] - 1e-3)
+    # At step 4, two of eight.
+    built.step.count.assign(4)
+    images, labels, _ = testing.batch(8, built.spec)
+    spec = estimator._eval_spec(built.step, images, labels)
+    _, values = spec.eval_metrics
+    two = np.sort(values["d/score_fake"])[-2:]
+    self.assertAllClose(values["g/loss"], np.full([8], -two.mean()))
+
   def test_the_host_writes_the_losses_of_every_step(self):
     scalars = events(os.path.join(self.folder, "host_call"))
     names = ("d/loss", "g/loss")
@@ -126,7 +148,9 @@ class TrainedTest(tf.test.TestCase):
   def test_samples_are_drawn_from_its_checkpoint(self):
     fresh = build("run.Run.num_steps = 4")
     before = fresh.sampler(self.labels, seed=1)
-    self.assertEqual(Run(fresh, self.folder).done, 4)
+    made = Run(fresh, self.folder)
+    made.restore()
+    self.assertEqual(made.done, 4)
     images = fresh.sampler(self.labels, seed=1)
     self.assertAllClose(images, self.built.sampler(self.labels, seed=1))
     self.assertNotAllClose(images, before)

@@ -1,5 +1,6 @@
 """A folder's images are listed with their classes; broken ones are named."""
 
+import functools
 import io
 import os
 import pathlib
@@ -16,7 +17,7 @@ from paragan_tf.data.input_fn import InputFn
 KINDS = ("JPEG", "PNG", "WEBP", "BMP")
 
 
-def encoded(kind, size=40, **options):
+def encode(kind, size=40, **options):
   """Returns noise as the bytes of an image file."""
   pixels = np.random.RandomState(0).randint(256, size=[size, size, 3])
   file = io.BytesIO()
@@ -26,7 +27,7 @@ def encoded(kind, size=40, **options):
 
 def with_preview():
   """Returns a JPEG that has a whole one in a segment before its own scan."""
-  data, preview = encoded("JPEG"), encoded("JPEG", size=8)
+  data, preview = encode("JPEG"), encode("JPEG", size=8)
   segment = b"\xff\xe1" + (len(preview) + 2).to_bytes(2, "big") + preview
   return data[:2] + segment + data[2:]
 
@@ -42,7 +43,7 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     for name, data in files.items():
       path = pathlib.Path(self.root, name)
       path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_bytes(encoded("JPEG") if data is None else data)
+      path.write_bytes(encode("JPEG") if data is None else data)
 
   def write_all(self, *names):
     self.write(dict.fromkeys(names))
@@ -79,7 +80,7 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(listing.label_names, ())
     self.assertEqual(listing.broken, ())
 
-  def test_folders_are_classes_also_of_what_lies_deeper(self):
+  def test_folders_are_classes_of_all_files_within(self):
     # As text, "dog-2/" comes before "dog/".
     self.write_all("dog/b.jpg", "dog-2/a.jpg", "cat/z.jpg", "cat/deep/er/a.png")
     self.write({"empty/notes.txt": b"x", ".git/a.jpg": b"", "x.txt": b"x"})
@@ -97,7 +98,7 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     self.write_all("cat/a.jpg")
     other = os.path.join(self.get_temp_dir(), "elsewhere")
     os.makedirs(other)
-    pathlib.Path(other, "b.jpg").write_bytes(encoded("JPEG"))
+    pathlib.Path(other, "b.jpg").write_bytes(encode("JPEG"))
     link = os.path.join(self.root, "dog")
     os.symlink(other, link)
     self.addCleanup(os.remove, link)
@@ -125,7 +126,9 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
       r"found 3 other files \(2 of .gif, 1 of no ending\)",
     ),
   )
-  def test_a_folder_without_images_says_what_it_has(self, files, words):
+  def test_a_folder_without_images_is_refused_with_a_summary(
+    self, files, words
+  ):
     self.write(files)
     with self.assertRaisesRegex(ValueError, words) as caught:
       folder.list_images(self.root)
@@ -138,29 +141,29 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
       folder.list_images(self.root + "/no_such")
 
   @parameterized.named_parameters(*((kind, kind) for kind in KINDS))
-  def test_whole_images_pass_whatever_their_ending(self, kind):
-    self.assert_whole(encoded(kind))
+  def test_the_content_decides_not_the_extension(self, kind):
+    self.assert_whole(encode(kind))
 
   @parameterized.named_parameters(*((kind, kind) for kind in KINDS))
   def test_bytes_may_follow_an_image(self, kind):
-    self.assert_whole(encoded(kind) + b"\x00" * 100_000)
+    self.assert_whole(encode(kind) + b"\x00" * 100_000)
 
   @parameterized.product(kind=KINDS, keep=[0.3, 0.6, 0.99])
   def test_an_image_that_is_cut_short_is_broken(self, kind, keep):
-    data = encoded(kind)
+    data = encode(kind)
     self.assert_broken(data[: int(keep * len(data))], "cut short: ")
 
   @parameterized.named_parameters(*((kind, kind) for kind in KINDS))
   def test_an_image_that_lost_its_last_byte_is_broken(self, kind):
-    self.assert_broken(encoded(kind)[:-1], "cut short: ")
+    self.assert_broken(encode(kind)[:-1], "cut short: ")
 
   def test_an_image_whose_second_half_is_zeros_is_broken(self):
-    data = encoded("JPEG")
+    data = encode("JPEG")
     half = len(data) // 2
     self.assert_broken(data[:half] + bytes(half), "cut short: JPEG")
 
   def test_damage_in_the_middle_shows_when_it_is_decoded(self):
-    data = encoded("JPEG")
+    data = encode("JPEG")
     self.write_all("good.jpg")
     self.write({"bad.jpg": data[:200] + bytes(len(data) - 202) + data[-2:]})
     self.assertLen(folder.list_images(self.root).files, 2)
@@ -172,10 +175,10 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(self.remarks(broken="refuse", num_heldout=2), [])
 
   def remarks(self, **options):
-    """Returns what is odd about the folder, with three images more."""
+    """Returns the warnings about the folder, with three images more."""
     self.write_all("1.jpg", "2.jpg", "3.jpg")
-    made = lambda: sources.folder(self.root, **options)  # noqa: E731
-    return preflight.remarks(InputFn(made, conditional=False))
+    source = functools.partial(sources.folder, self.root, **options)
+    return preflight.remarks(InputFn(source, conditional=False))
 
   def test_the_end_of_a_preview_is_not_that_of_the_image(self):
     data = with_preview()
@@ -185,25 +188,25 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     self.assert_broken(data[:-10], "cut short: JPEG")
 
   def test_a_marker_may_come_after_more_than_one_ff(self):
-    data = encoded("JPEG")
+    data = encode("JPEG")
     self.assert_whole(data[:2] + b"\xff\xff" + data[2:] + b"behind")
 
   def test_a_progressive_image_passes(self):
-    self.assert_whole(encoded("JPEG", progressive=True) + b"behind")
+    self.assert_whole(encode("JPEG", progressive=True) + b"behind")
 
   @parameterized.named_parameters(
     ("empty", b"", "empty"),
     ("html", b"<html></html>", "no JPEG, .*begins with 3c 68 74 6d"),
-    ("gif", encoded("GIF"), "no JPEG, .*begins with 47 49 46 38"),
+    ("gif", encode("GIF"), "no JPEG, .*begins with 47 49 46 38"),
     ("sound", b"RIFF\x04\x00\x00\x00WAVE", "no JPEG, .*begins with 52 49"),
     ("one_byte", b"\xff", "no JPEG, .*begins with ff"),
     ("two_bytes", b"BM", "no JPEG, .*begins with 42 4d"),
     ("only_the_start", b"\xff\xd8\xff", "cut short: JPEG"),
   )
-  def test_what_is_no_image_is_broken(self, data, words):
+  def test_a_file_that_is_no_image_is_broken(self, data, words):
     self.assert_broken(data, words)
 
-  def test_what_cannot_be_opened_is_broken(self):
+  def test_a_file_that_cannot_be_opened_is_broken(self):
     self.write_all("good.jpg")
     os.symlink("no_such", os.path.join(self.root, "bad.jpg"))
     listing = folder.list_images(self.root, broken="skip")
@@ -218,7 +221,7 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
       folder.list_images(self.root)
     self.assertNotIn("3.jpg", str(caught.exception))
 
-  def test_labels_are_of_what_is_left(self):
+  def test_labels_are_those_of_the_remaining_files(self):
     self.write_all("b/1.jpg", "c/1.jpg", "c/3.jpg")
     self.write({"a/1.jpg": b"", "c/2.jpg": b""})
     listing = folder.list_images(self.root, broken="skip")
@@ -227,15 +230,15 @@ class FolderTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(listing.labels, [0, 1, 1])
     self.assertLen(listing.broken, 2)
 
-  def test_nothing_left_is_refused(self):
+  def test_a_folder_of_only_broken_files_is_refused(self):
     self.write({"a.jpg": b""})
     with self.assertRaisesRegex(ValueError, "1 of 1 .*copy them again"):
       folder.list_images(self.root, broken="skip")
 
   def test_a_whole_image_is_read_at_its_ends_only(self):
     for kind in KINDS:
-      self.write({f"a.{kind.lower()}": encoded(kind, size=200)})
-    with mock.patch.object(folder, "_all", side_effect=AssertionError):
+      self.write({f"a.{kind.lower()}": encode(kind, size=200)})
+    with mock.patch.object(folder, "_read_all", side_effect=AssertionError):
       self.assertLen(folder.list_images(self.root).files, 4)
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.nets import biggan, fused, sagan, sngan
+from paragan_tf import config, experiment
+from paragan_tf.nets import biggan, fused, layers, sagan, sngan
 from paragan_tf.types import ImageSpec, Mode
 from tests import testing
 
@@ -17,11 +18,15 @@ WIDTHS = {"biggan": 2, "sagan": 8, "sngan": 4}
 
 
 @functools.cache
-def made(backbone, side, num_classes=4, joined=False):
-  """Returns a net, each weight of which is a number of its own."""
+def made(backbone, side, num_classes=4, joined=None):
+  """Returns a net, each weight of which is a number of its own.
+
+  `joined` is what it joins: "projections" or "power_iterations".
+  """
   spec = SPEC._replace(num_classes=num_classes)
   with gin.unlock_config():
-    gin.bind_parameter("hardware.Layout.join_projections", joined)
+    for part in ("projections", "power_iterations"):
+      gin.bind_parameter(f"hardware.Layout.join_{part}", joined == part)
   width = WIDTHS[backbone]
   net = getattr(NETS[backbone], side)(spec, seed=0, width=width, name="net")
   draw = np.random.RandomState(0)
@@ -73,15 +78,19 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
     ("sagan", "Discriminator", Mode.FROZEN),
   )
   def test_power_iterations(self, backbone, side, mode):
-    plain = made(backbone, side)
-    self.assertNotEmpty(fused._alike(plain))
-    self.check(plain, fused.FusedPowerIterations(plain), side, mode)
+    plain, joined = (
+      made(backbone, side, joined=joined)
+      for joined in (None, "power_iterations")
+    )
+    self.assertEmpty(fused.begin(plain, mode).precomputed)
+    self.assertNotEmpty(fused.begin(joined, Mode.FROZEN).precomputed)
+    self.check(plain, joined, side, mode)
 
   @parameterized.product(backbone=["biggan", "sngan"], num_classes=[4, 0])
   def test_projections(self, backbone, num_classes):
     plain, joined = (
       made(backbone, "Generator", num_classes, joined)
-      for joined in (False, True)
+      for joined in (None, "projections")
     )
     self.check(plain, joined, "Generator", Mode.TRAIN)
 
@@ -96,11 +105,11 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
     return kinds.count("MatMul")
 
   def test_there_are_fewer_of_them(self):
-    g = made("biggan", "Generator")
-    before = self.num_products(g, "Generator")
-    self.assertLess(
-      self.num_products(fused.FusedPowerIterations(g), "Generator"), before / 2
+    before, after = (
+      self.num_products(made("biggan", "Generator", joined=joined), "Generator")
+      for joined in (None, "power_iterations")
     )
+    self.assertLess(after, before / 2)
 
   # Three blocks with two norms have a scale and a shift each; in BigGAN, the
   # vectors of all blocks have a part in common.
@@ -108,15 +117,42 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
   def test_projections_are_one_product(self, backbone):
     before, after = (
       self.num_products(made(backbone, "Generator", 4, joined), "Generator")
-      for joined in (False, True)
+      for joined in (None, "projections")
     )
     self.assertEqual(before - after, 11)
 
-  def test_nothing_lies_ready_afterwards(self):
-    g = made("biggan", "Generator")
-    called(fused.FusedPowerIterations(g), "Generator", Mode.TRAIN)
-    for module in g.submodules:
-      self.assertIsNone(fused.ready(module))
+  def test_a_net_of_ones_own_is_called_with_the_plain_mode(self):
+    modes = []
+
+    class Own(tf.Module):
+      """A D with two kernels of one shape, which it does not join."""
+
+      def __init__(self, spec, seed, name):
+        super().__init__(name=name)
+        init = layers.normal_init(1.0, seed)
+        with self.name_scope:
+          self.layers = [layers.Linear(3, 3, init, True) for _ in range(2)]
+
+      def __call__(self, images, labels, mode):
+        modes.append(mode)
+        x = tf.reduce_mean(images, [1, 2])
+        for layer in self.layers:
+          x = layer(x, mode)
+        return x[:, 0]
+
+    config.load(
+      [],
+      [
+        "from paragan_tf import experiment",
+        "from paragan_tf import hardware",
+        "hardware.Layout.hardware = 'tpu_v3'",
+        "experiment.player.precision = 'auto'",
+      ],
+    )
+    d = experiment.player(SPEC, 0, "d", net=Own).net
+    logits = d(tf.ones([2, 32, 32, 3]), None, Mode.TRAIN)
+    self.assertEqual(modes, [Mode.TRAIN])
+    self.assertEqual(logits.shape, [2])
 
 
 if __name__ == "__main__":

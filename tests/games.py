@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.engine import strategies
+from paragan_tf.engine.player import Player
+from paragan_tf.sync.exchange import predict_updates
 from tests import testing
 
 
@@ -56,6 +58,9 @@ class Workers:
       self._weights = [tf.Variable(np.zeros(start.shape[1:]), name="w")]
       self.optimizer.init(self._weights)
       exchange.init(self._weights)
+    net = tf.Module()
+    net.weights = self._weights
+    self._player = Player(net, self.optimizer, exchange)
     self._played = {}
     testing.run_on_replicas(self._weights[0].assign, list(start))
 
@@ -85,17 +90,17 @@ class Workers:
     optimizer.begin(w)
     updates = optimizer.updates(grads, w)
     optimizer.apply_updates(exchange.average_updates(updates, 0), w)
-    exchange.after_update(optimizer.settled(w), [], 0)
-    optimizer.look_ahead(exchange.ahead(updates), w)
+    exchange.after_update(optimizer.base(w), self._player.state, 0)
+    optimizer.look_ahead(predict_updates(exchange, updates), w)
     return updates[0]
 
   def weights(self):
     """Returns where each worker takes its next gradient."""
     return self._stacked(self._weights[0])
 
-  def settled(self):
-    """Returns what each worker has settled."""
-    return self._stacked(self.optimizer.settled(self._weights)[0])
+  def base(self):
+    """Returns the base weights of each worker."""
+    return self._stacked(self.optimizer.base(self._weights)[0])
 
   def _stacked(self, variable):
     return np.stack(strategies.copies(testing.strategy(), variable))

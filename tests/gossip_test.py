@@ -10,10 +10,10 @@ from tensorflow.python.tpu import tpu_function
 
 from paragan_tf.engine import strategies
 from paragan_tf.engine.player import Player
-from paragan_tf.game import optimistic
+from paragan_tf.game import lookahead, optimistic, optimizers
 from paragan_tf.nets import linear
-from paragan_tf.sync import gossip, topology
-from paragan_tf.sync.exchange import AllReduce
+from paragan_tf.sync import gossip, quantize, topology
+from paragan_tf.sync.exchange import AllReduce, Periodic
 from tests import testing
 from tests.games import Workers, bilinear, tanh_game
 
@@ -116,6 +116,22 @@ class MixingTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(mixed("mixed", "local"), {"u:0"})
     self.assertEqual(mixed("local", "mixed"), {"m:0", "v:0"})
     self.assertEqual(mixed("mixed", "mixed"), {"u:0", "m:0", "v:0"})
+
+  def test_slow_weights_are_mixed_wherever_weights_are(self):
+    def state(exchange):
+      net = linear.Discriminator(testing.SPEC, 0, name="d")
+      optimizer = lookahead.Lookahead(optimistic.OptimisticAdam, name="o")
+      optimizer.init(net.trainable_variables)
+      found = Player(net, optimizer, exchange).state
+      return {v.name.split("/")[-1] for v in found}
+
+    self.assertEqual(state(gossip.Gossip()), {"phi:0"})
+    mixed = gossip.Gossip(moments="mixed")
+    self.assertEqual(state(mixed), {"phi:0", "m:0", "v:0"})
+    self.assertEqual(state(Periodic()), {"phi:0"})
+    # All have the same ones here, from the first step on.
+    self.assertEqual(state(AllReduce()), set())
+    self.assertEqual(state(quantize.Quantized()), set())
 
   def test_auto_rounds_leave_the_target(self):
     exchange = make(topology.ring, rounds="auto", target=0.01)
@@ -236,7 +252,7 @@ class DposgTest(tf.test.TestCase, parameterized.TestCase):
       )
       workers.play(game, 20)
       expected = self.by_hand(game, w, start, 0.1, 20)
-      self.assertAllClose(workers.settled(), expected, rtol=0, atol=1e-10)
+      self.assertAllClose(workers.base(), expected, rtol=0, atol=1e-10)
 
   def test_the_same_start_and_game_on_all_is_one_worker(self):
     start = np.tile(np.random.RandomState(0).randn(1, 6), [M, 1])
@@ -264,7 +280,7 @@ class DposgTest(tf.test.TestCase, parameterized.TestCase):
     for _ in range(5):
       updates = workers.play(game, 1)
       moved = moved - updates.mean(0)
-      self.assertAllClose(workers.settled().mean(0), moved, atol=1e-12)
+      self.assertAllClose(workers.base().mean(0), moved, atol=1e-12)
 
   def test_on_an_affine_game_the_mean_is_one_worker(self):
     # Whose way to the solution is told in `optimizers_test`.
@@ -280,7 +296,7 @@ class DposgTest(tf.test.TestCase, parameterized.TestCase):
     for _ in range(300):
       last, u = u, 0.2 * game(0, z)
       z = z - 2 * u + last
-    self.assertAllClose(workers.settled().mean(0), z + u, rtol=0, atol=1e-10)
+    self.assertAllClose(workers.base().mean(0), z + u, rtol=0, atol=1e-10)
     self.assertLess(np.linalg.norm(z), np.linalg.norm(start.mean(0)))
 
   @parameterized.parameters(0, 1)
@@ -292,7 +308,7 @@ class DposgTest(tf.test.TestCase, parameterized.TestCase):
     def mean_of(exchange):
       workers = Workers(make_optimizer, exchange, start)
       workers.play(game, 40)
-      return workers.settled().mean(0)
+      return workers.base().mean(0)
 
     goal = mean_of(AllReduce())
     gaps = [
@@ -301,6 +317,47 @@ class DposgTest(tf.test.TestCase, parameterized.TestCase):
     ]
     self.assertLess(gaps[1], gaps[0])
     self.assertLess(gaps[2], gaps[1])
+
+
+class LookaheadTest(tf.test.TestCase, parameterized.TestCase):
+  """Slow weights are mixed as weights are, and moments as told."""
+
+  ETA, MU, PERIOD, ALPHA = 0.1, 0.8, 3, 0.4
+
+  def by_hand(self, game, w, x, mixes_moments, num_steps):
+    """Returns what each worker holds after it has mixed, in NumPy."""
+    theta, phi, v = x, x, np.zeros_like(x)
+    for t in range(1, num_steps + 1):
+      g = np.stack([game(i, theta[i]) for i in range(M)])
+      v = self.MU * v + self.ETA * g
+      theta = theta - v
+      if t % self.PERIOD == 0:
+        theta = phi = phi + self.ALPHA * (theta - phi)
+      theta, phi = w @ theta, w @ phi
+      v = w @ v if mixes_moments else v
+    return theta, phi
+
+  @parameterized.parameters("local", "mixed")
+  def test_equals_the_pseudo_code(self, moments):
+    start = np.random.RandomState(0).randn(M, 6)
+    game = tanh_game(0)
+    exchange = make(topology.ring, moments=moments)
+    inner = functools.partial(optimizers.Momentum, self.ETA, self.MU)
+    workers = Workers(
+      functools.partial(lookahead.Lookahead, inner, self.PERIOD, self.ALPHA),
+      exchange,
+      start,
+    )
+    w = exchange.topology.matrix
+    # Between two synchronizations, and at one.
+    for more, num_steps in ((8, 8), (1, 9)):
+      workers.play(game, more)
+      theta, phi = self.by_hand(game, w, start, moments == "mixed", num_steps)
+      self.assertAllClose(workers.base(), theta, rtol=0, atol=1e-10)
+      (slow,) = workers.optimizer.slots["phi"]
+      copies = np.stack(strategies.copies(testing.strategy(), slow))
+      self.assertAllClose(copies, phi, rtol=0, atol=1e-10)
+    self.assertAllClose(theta, phi, rtol=0, atol=1e-10)
 
 
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):

@@ -23,9 +23,13 @@ class TilesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAlmostEqual(wasted, share, delta=5e-4)
 
   def test_rows_are_filled_up_too_and_more_in_half_precision(self):
-    self.assertEqual(hardware.tiled([3, 5, 96], tf.float32, V3), (3, 8, 128))
-    self.assertEqual(hardware.tiled([3, 5, 96], tf.bfloat16, V3), (3, 16, 128))
-    self.assertEqual(hardware.tiled([130], tf.float32, V3), (256,))
+    self.assertEqual(
+      hardware.padded_shape([3, 5, 96], tf.float32, V3), (3, 8, 128)
+    )
+    self.assertEqual(
+      hardware.padded_shape([3, 5, 96], tf.bfloat16, V3), (3, 16, 128)
+    )
+    self.assertEqual(hardware.padded_shape([130], tf.float32, V3), (256,))
 
   def test_nothing_is_wasted_where_there_are_no_tiles(self):
     found = hardware.PROFILES["cpu"]
@@ -59,28 +63,30 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*hardware.PROFILES)
   def test_every_hardware_has_a_whole_layout(self, name):
-    layout = Layout(hardware=name)
+    layout = Layout(hardware=name).resolve()
     self.assertIn(layout.resizes, hardware.RESIZES)
-    self.assertIn(layout.rgb_convs, hardware.IMAGE_ENDS)
+    self.assertIn(layout.rgb_convs, hardware.RGB_CONVS)
     # Compilers of the others fill up by themselves.
     self.assertEqual(layout.multiple, 8 if name in GPUS else 1)
-    self.assertEqual(Layout(hardware=name, multiple=4).multiple, 4)
-    self.assertIsNotNone(layout.join_projections)
+    asked = Layout(hardware=name, multiple=4).resolve()
+    self.assertEqual(asked, layout._replace(multiple=4))
+    self.assertNotIn(None, layout)
+    self.assertEqual(layout.precision, hardware.PROFILES[name].precision)
 
   def test_auto_is_what_the_program_runs_on(self):
-    self.assertEqual(Layout(), Layout(hardware="auto"))
-    self.assertEqual(Layout().resizes, Layout(hardware="cpu").resizes)
+    cpu, tpu = (Layout(hardware=name).resolve() for name in ("cpu", "tpu_v3"))
+    self.assertEqual(Layout().resolve(), cpu)
     with testing.strategy().scope():
-      self.assertEqual(Layout().resizes, Layout(hardware="cpu").resizes)
+      self.assertEqual(Layout().resolve(), cpu)
     with tpu_function.tpu_shard_context(8):
-      self.assertEqual(Layout().resizes, Layout(hardware="tpu_v3").resizes)
+      self.assertEqual(Layout().resolve(), tpu)
 
   def test_a_wish_counts_and_each_player_may_have_its_own(self):
     gin.bind_parameter("g/hardware.Layout.resizes", "apart")
     with gin.config_scope("g"):
-      self.assertEqual(Layout().resizes, "apart")
+      self.assertEqual(hardware.resolve_layout().resizes, "apart")
     with gin.config_scope("d"):
-      self.assertEqual(Layout().resizes, "folded")
+      self.assertEqual(hardware.resolve_layout().resizes, "folded")
 
   @parameterized.parameters(
     ({"hardware": "abacus"}, "`hardware` .* 'abacus'"),

@@ -20,12 +20,12 @@ def source(channels=1, labeled=True):
   ]
   labels = np.arange(NUM_TRAIN + 3, dtype=np.int32) % 3 if labeled else None
 
-  def part(rows):
+  def select(rows):
     return sources.Images(pixels[rows], labels[rows] if labeled else None)
 
   names = ("a", "b", "c") if labeled else ()
   return sources.Source(
-    "tens", part(slice(NUM_TRAIN)), part(slice(NUM_TRAIN, None)), names
+    "tens", select(slice(NUM_TRAIN)), select(slice(NUM_TRAIN, None)), names
   )
 
 
@@ -44,7 +44,7 @@ def ids(images):
   return np.rint((images[:, 0, 0, 0] + 1) * 127.5 / 20).astype(int)
 
 
-def drawn(num, params, **options):
+def draw(num, params, **options):
   """Returns the images' ids, one row an element."""
   dataset = make(**options)(params)
   return np.stack([ids(images) for images, _ in elements(dataset, num)])
@@ -94,7 +94,7 @@ class ElementTest(tf.test.TestCase, parameterized.TestCase):
       seen.extend(ids(images))
     self.assertCountEqual(seen, range(NUM_TRAIN))
 
-  def test_no_thread_tunes_what_is_fixed(self):
+  def test_autotune_is_off(self):
     options = make()({"batch_size": 5}).options()
     self.assertIs(options.autotune.enabled, False)
 
@@ -105,27 +105,27 @@ class ElementTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ByLabelTest(tf.test.TestCase):
-  def labels(self, shares, num, start_step=0, **options):
-    """Returns labels and ids of elements, in turn for each share."""
+  def labels(self, shards, num, start_step=0, **options):
+    """Returns labels and ids of elements, in turn for each shard."""
     params = dict(batch_size=2, num_shards=3, start_step=start_step)
-    dataset = make(by_label=True, **options)({**params, "shards": shares})
+    dataset = make(by_label=True, **options)({**params, "shards": shards})
     found = elements(dataset, num)
     return [y for _, y in found], [ids(x) for x, _ in found]
 
-  def test_a_share_sees_its_own_classes_and_all_of_them(self):
-    for share in range(3):
-      labels, seen = self.labels([share], 6)
-      self.assertAllEqual(np.unique(labels), [share])
-      own = [i for i in range(NUM_TRAIN) if i % 3 == share]
+  def test_a_shard_sees_all_of_its_own_classes(self):
+    for shard in range(3):
+      labels, seen = self.labels([shard], 6)
+      self.assertAllEqual(np.unique(labels), [shard])
+      own = [i for i in range(NUM_TRAIN) if i % 3 == shard]
       self.assertCountEqual(np.ravel(seen)[: len(own)], own)
 
-  def test_a_pipeline_gives_shares_in_turn_from_any_step(self):
+  def test_a_pipeline_yields_shards_in_turn_from_any_step(self):
     labels, seen = self.labels([2, 0], 8)
     self.assertAllEqual(labels, [[2, 2], [0, 0]] * 4)
     _, later = self.labels([2, 0], 4, start_step=2)
     self.assertAllEqual(later, seen[4:])
 
-  def test_what_cannot_be_is_refused(self):
+  def test_shards_without_classes_are_refused(self):
     with self.assertRaisesRegex(ValueError, "`by_label` .* 'tens' has 3 for 4"):
       make(by_label=True)(dict(batch_size=2, num_shards=4))
     with self.assertRaisesRegex(ValueError, "`by_label` needs labels"):
@@ -140,22 +140,22 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_every_epoch_has_each_image_once(self, batch_size):
     num = -(-4 * NUM_TRAIN // batch_size)
-    seen = drawn(num, {"batch_size": batch_size}).reshape([-1])
+    seen = draw(num, {"batch_size": batch_size}).reshape([-1])
     epochs = seen[: 4 * NUM_TRAIN].reshape([4, NUM_TRAIN])
     for epoch in epochs:
       self.assertCountEqual(epoch, range(NUM_TRAIN))
     self.assertLen(np.unique(epochs, axis=0), 4)
 
-  def test_places_do_not_prefer_images(self):
-    seen = drawn(400, {"batch_size": NUM_TRAIN})
-    for place in range(NUM_TRAIN):
-      counts = np.bincount(seen[:, place], minlength=NUM_TRAIN)
+  def test_every_image_is_equally_likely_at_every_position(self):
+    seen = draw(400, {"batch_size": NUM_TRAIN})
+    for position in range(NUM_TRAIN):
+      counts = np.bincount(seen[:, position], minlength=NUM_TRAIN)
       # 40 expected; five standard deviations are 30.
       self.assertAllInRange(counts, 10, 70)
 
   @parameterized.named_parameters(("thousands", 2000), ("mnist", 60000))
   def test_epochs_are_unrelated_to_each_other_and_to_the_file(self, num):
-    # Two pixels spell the place in the file.
+    # Two pixels encode the position in the file.
     pixels = np.zeros([num, 4, 4, 1], np.uint8)
     pixels[:, 0, 0, 0], pixels[:, 0, 1, 0] = divmod(np.arange(num), 256)
     part = sources.Images(pixels, None)
@@ -167,26 +167,26 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
       orders.append(digits @ [256, 1])
       self.assertLen(np.unique(orders[-1]), num)
     for one, other in itertools.combinations(orders, 2):
-      # Five standard deviations; and one place in common is expected.
+      # Five standard deviations; and one equal position is expected.
       self.assertLess(abs(np.corrcoef(one, other)[0, 1]), 5 / num**0.5)
       self.assertLess(np.sum(one == other), 10)
 
   def test_a_seed_repeats_and_another_differs(self):
     params = {"batch_size": NUM_TRAIN}
     tf.random.set_seed(1)
-    first = drawn(4, params, seed=5)
+    first = draw(4, params, seed=5)
     tf.random.set_seed(2)
-    self.assertAllEqual(drawn(4, params, seed=5), first)
-    for row, other in zip(first, drawn(4, params, seed=6)):
+    self.assertAllEqual(draw(4, params, seed=5), first)
+    for row, other in zip(first, draw(4, params, seed=6)):
       self.assertFalse(np.array_equal(row, other))
 
   @parameterized.named_parameters(
     ("next", 1, 1), ("in_another_epoch", 9, 1), ("on_replicas", 3, 4)
   )
-  def test_a_later_start_goes_on_where_the_run_would_be(self, step, replicas):
+  def test_a_later_start_step_skips_what_comes_before(self, step, replicas):
     params = {"batch_size": 3, "num_shards": replicas}
-    whole = drawn((step + 5) * replicas, params)
-    rest = drawn(5 * replicas, {**params, "start_step": step})
+    whole = draw((step + 5) * replicas, params)
+    rest = draw(5 * replicas, {**params, "start_step": step})
     self.assertAllEqual(rest, whole[step * replicas :])
     self.assertFalse(np.array_equal(rest, whole[: 5 * replicas]))
 
@@ -195,7 +195,7 @@ class ReplicaTest(tf.test.TestCase, parameterized.TestCase):
   STEPS = 5
 
   def global_batches(self):
-    return drawn(self.STEPS, {"batch_size": 8})
+    return draw(self.STEPS, {"batch_size": 8})
 
   def pipeline(self, first, local):
     """Returns ids of one pipeline of four replicas, `[steps, local * 2]`."""
@@ -204,10 +204,10 @@ class ReplicaTest(tf.test.TestCase, parameterized.TestCase):
       "num_shards": 4,
       "shards": range(first, first + local),
     }
-    return drawn(self.STEPS * local, params).reshape([self.STEPS, -1])
+    return draw(self.STEPS * local, params).reshape([self.STEPS, -1])
 
   def test_elements_of_a_step_are_the_global_batch(self):
-    parts = drawn(self.STEPS * 4, {"batch_size": 2, "num_shards": 4})
+    parts = draw(self.STEPS * 4, {"batch_size": 2, "num_shards": 4})
     self.assertAllEqual(parts.reshape([self.STEPS, 8]), self.global_batches())
 
   @parameterized.named_parameters(
@@ -215,9 +215,9 @@ class ReplicaTest(tf.test.TestCase, parameterized.TestCase):
     ("four", [(0, 1), (1, 1), (2, 1), (3, 1)]),
     ("uneven", [(0, 1), (1, 3)]),
   )
-  def test_pipelines_together_are_the_global_batch(self, shares):
-    parts = [self.pipeline(*share) for share in shares]
-    self.assertAllEqual(np.concatenate(parts, 1), self.global_batches())
+  def test_pipelines_together_are_the_global_batch(self, pipelines):
+    ids_of = [self.pipeline(*pipeline) for pipeline in pipelines]
+    self.assertAllEqual(np.concatenate(ids_of, 1), self.global_batches())
 
   def test_two_pipelines_see_no_image_twice_in_an_epoch(self):
     both = [self.pipeline(0, 2), self.pipeline(2, 2)]
@@ -233,7 +233,7 @@ class MeasureTest(tf.test.TestCase, parameterized.TestCase):
     floats = reference.pixels.astype(np.float32) / 127.5 - 1.0
     self.assertAllEqual(ids(floats), range(NUM_TRAIN))
 
-  def test_a_part_of_the_reference_comes_from_anywhere_with_its_labels(self):
+  def test_some_reference_images_are_random_with_their_labels(self):
     whole, part = make().reference(), make().reference(4)
     rows = [
       list(whole.pixels[:, 0, 0, 0]).index(x) for x in part.pixels[:, 0, 0, 0]
@@ -243,7 +243,7 @@ class MeasureTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(part.labels, whole.labels[rows])
 
   @parameterized.named_parameters(("as_it_is", 4), ("resized", 16))
-  def test_heldout_is_what_is_never_drawn(self, resolution):
+  def test_heldout_images_are_never_drawn(self, resolution):
     heldout = make(resolution=resolution).heldout()
     self.assertEqual(heldout.pixels.shape, (3, resolution, resolution, 1))
     self.assertEqual(heldout.pixels.dtype, np.uint8)

@@ -102,9 +102,9 @@ class LaunchTest(parameterized.TestCase):
 
   def test_threads_are_limited_only_if_asked(self):
     names = ["OMP_NUM", "TF_NUM_INTRAOP", "TF_NUM_INTEROP"]
-    for environment in launch.environments(2, threads_per_worker=3):
+    for environment in launch.make_environments(2, threads_per_worker=3):
       self.assertEqual([environment[f"{x}_THREADS"] for x in names], ["3"] * 3)
-    for environment in launch.environments(2):
+    for environment in launch.make_environments(2):
       self.assertCountEqual(environment, ["PYTHONUNBUFFERED", "TF_CONFIG"])
 
   def test_lines_stay_whole_and_keep_their_stream(self):
@@ -143,7 +143,7 @@ class LaunchTest(parameterized.TestCase):
     times = iter(range(0, 1000, 6))  # One reading for each state of a bar.
     lines = relay.Lines(clock=lambda: next(times))
     found = [line for chunk in chunks for line in lines.feed(chunk)]
-    self.assertEqual([*found, *lines.last()], expected)
+    self.assertEqual([*found, *lines.flush()], expected)
 
   def test_one_that_fails_ends_the_others_and_gives_its_code(self):
     program = "if i == 1:\n  sys.exit(7)\n" + READY

@@ -6,6 +6,7 @@ So do whole nets, whatever the layout is.
 import collections
 import contextlib
 import functools
+from unittest import mock
 
 import gin
 import numpy as np
@@ -15,17 +16,18 @@ from tensorflow.python.framework import op_callbacks
 
 from paragan_tf import config, experiment
 from paragan_tf.game import losses, turns
-from paragan_tf.hardware import IMAGE_ENDS, RESIZES, Layout
+from paragan_tf.hardware import RESIZES, RGB_CONVS, Layout
 from paragan_tf.nets import biggan, layers, layout
 from paragan_tf.types import Batch, ImageSpec, Mode
 
-PLAIN = Layout("cpu", "apart", "plain", multiple=1)
-LAYOUTS = [
+PLAIN = Layout("cpu", "apart", "plain", multiple=1).resolve()
+ASKED = [
   *(Layout("cpu", resizes, "plain", multiple=1) for resizes in RESIZES),
-  *(Layout("cpu", "apart", ends, multiple=1) for ends in IMAGE_ENDS),
+  *(Layout("cpu", "apart", ends, multiple=1) for ends in RGB_CONVS),
   Layout("tpu_v3", multiple=8),
   Layout("cpu", "strided", "blocks", multiple=3),
 ]
+LAYOUTS = [asked.resolve() for asked in ASKED]
 # Batch, height, width, inputs, outputs, size, resize.
 SHAPES = (
   (2, 6, 10, 3, 5, 3, "up"),
@@ -50,8 +52,8 @@ def random(*shape):
 
 def run(chosen, x, w, dy, dx2):
   """Returns the result, its gradients, and the gradients of those."""
-  before, after, conv = layout.parts(chosen, w.shape, run.resize)
-  conv = layout.aligned(conv, chosen.multiple)
+  before, after, conv = layout.plan_conv(chosen, w.shape, run.resize)
+  conv = layout.pad_to_multiple(conv, chosen.multiple)
   with tf.GradientTape() as outer:
     outer.watch([x, w, dy])
     with tf.GradientTape() as tape:
@@ -80,9 +82,9 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
   def test_forms_differ_where_they_should(self):
     shape = [3, 3, 5, 5]
     for resize in ("up", "down"):
-      forms = {layout.parts(x, shape, resize)[2] for x in LAYOUTS[:3]}
+      forms = {layout.plan_conv(x, shape, resize)[2] for x in LAYOUTS[:3]}
       self.assertLen(forms, 3)
-    to_few = {layout.parts(x, [3, 3, 9, 3], None)[2] for x in LAYOUTS[3:6]}
+    to_few = {layout.plan_conv(x, [3, 3, 9, 3], None)[2] for x in LAYOUTS[3:6]}
     self.assertLen(to_few, 3)
 
   def test_a_product_is_computed_on_whole_multiples(self):
@@ -93,7 +95,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
       return tf.matmul(x, w)
 
     x, w = random(3, 20), random(20, 13)
-    y = layout.aligned(product, 8)(x, w)
+    y = layout.pad_to_multiple(product, 8)(x, w)
     self.assertEqual(seen, [((8, 24), (24, 16))])
     self.assertAllClose(y, tf.matmul(x, w))
 
@@ -105,7 +107,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
       random(rows, outputs),
     )
     found = []
-    for product in (tf.matmul, layout.aligned(tf.matmul, 8)):
+    for product in (tf.matmul, layout.pad_to_multiple(tf.matmul, 8)):
       with tf.GradientTape() as outer:
         outer.watch([z, w])
         with tf.GradientTape() as tape:
@@ -131,7 +133,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     dy = None
     found = []
     for form, args in (
-      (layout.widened(product, True), (x, w)),
+      (layout.in_float32(product), (x, w)),
       (product, rounded),
     ):
       with tf.GradientTape() as tape:
@@ -143,15 +145,21 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     for wide, exact in zip(*found):
       expected = tf.cast(exact, tf.bfloat16)
       self.assertAllEqual(tf.cast(wide, tf.bfloat16), expected)
-    self.assertIs(layout.widened(product, False), product)
     narrow = product(x, tf.cast(w, tf.bfloat16))
     error = tf.norm(tf.cast(narrow - found[0][0], tf.float32))
     self.assertLess(error / tf.norm(found[1][0]), 0.02)
 
+  def test_a_product_stays_itself_where_the_layout_asks_for_nothing(self):
+    plain = PLAIN._replace(float32_products=False)
+    self.assertIs(layout.apply_layout(tf.matmul, plain), tf.matmul)
+    for part in ({"float32_products": True}, {"multiple": 8}):
+      changed = layout.apply_layout(tf.matmul, plain._replace(**part))
+      self.assertIsNot(changed, tf.matmul)
+
   def test_wide_products_leave_other_precisions_alone(self):
     for dtype in (tf.float32, tf.float64):
       x, w = (tf.cast(random(3, 3), dtype) for _ in range(2))
-      got = layout.widened(tf.matmul, True)(x, w)
+      got = layout.in_float32(tf.matmul)(x, w)
       self.assertAllEqual(got, tf.matmul(x, w))
 
   def test_a_layer_fills_latent_and_batch(self):
@@ -174,8 +182,8 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_batch_may_be_unknown(self):
     w = random(3, 3, 4, 3)
     for chosen in LAYOUTS:
-      _, _, conv = layout.parts(chosen, w.shape, None)
-      conv = layout.aligned(conv, chosen.multiple)
+      _, _, conv = layout.plan_conv(chosen, w.shape, None)
+      conv = layout.pad_to_multiple(conv, chosen.multiple)
       spec = [
         tf.TensorSpec([None, 8, 8, 4], w.dtype),
         tf.TensorSpec(w.shape, w.dtype),
@@ -196,7 +204,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
 
       @tf.function(autograph=False)
       def back(x, w, dy, resize=resize):
-        conv = layout.parts(Layout("tpu_v3"), w.shape, resize)[2]
+        conv = layout.plan_conv(Layout("tpu_v3").resolve(), w.shape, resize)[2]
         with tf.GradientTape() as tape:
           tape.watch([x, w])
           y = conv(x, w)
@@ -225,7 +233,7 @@ SPEC = ImageSpec(32, 3, 4)
 SMALLEST = 5e-3  # Values below are rounding.
 
 
-def nets():
+def players():
   """Returns BigGAN's pair as gin lays it out, with weights that all count."""
   makes = {
     "g": functools.partial(
@@ -236,13 +244,14 @@ def nets():
   found = []
   for who, make in makes.items():
     with gin.config_scope(who):
-      net = experiment.player(SPEC, 0, who, net=make).net
+      player = experiment.player(SPEC, 0, who, net=make)
+    net = player.net
     draw = np.random.RandomState(0)
     for v in net.trainable_variables:
       v.assign_add(0.2 * draw.randn(*v.shape))
     for module in net.submodules:
       settle(module)
-    found.append(net)
+    found.append(player)
   return found
 
 
@@ -275,7 +284,9 @@ def executed():
 
 def moves():
   """Returns both moves with all that they leave, and operations by kind."""
-  g, d = nets()
+  g_player, d_player = players()
+  g, d = g_player.net, d_player.net
+  terms = turns.LossTerms(one_pass=d_player.one_pass)
   draw = np.random.RandomState(1)
   batch = Batch(
     tf.constant(np.tanh(draw.randn(3, 32, 32, 3)), tf.float32),
@@ -286,7 +297,7 @@ def moves():
   with executed() as ops:
     fakes = turns.draw(g, batch, Mode.TRAIN)
     one = turns.g_move(fakes, d, batch, losses.wasserstein)
-    other = turns.d_move(fakes, d, batch, losses.wasserstein)
+    other = turns.d_move(fakes, d, batch, losses.wasserstein, terms)
   results = [fakes.images, one.loss, *one.grads, other.loss, *other.grads]
   state = [v for net in (g, d) for v in net.variables if not v.trainable]
   found = [np.array(x) for x in [*results, *other.scores, *state]]
@@ -335,6 +346,44 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     # A bias before a batch norm has no gradient but rounding.
     num = sum(np.abs(x).max() > SMALLEST for x in found)
     self.assertGreater(num, 0.9 * len(found))
+
+
+class TracingTest(tf.test.TestCase):
+  def test_a_step_is_traced_without_asking_gin_for_the_layout(self):
+    self.addCleanup(gin.clear_config)
+    config.load(
+      [
+        "gin/runs/benchmark_step.gin",
+        "gin/nets/sagan.gin",
+        "gin/layout/off.gin",
+      ],
+      [
+        "from paragan_tf.game import regularizers",
+        "player.regularizer = @regularizers.orthogonal()",
+        "Experiment.batch_size = 2",
+        "sagan.Generator.width = 8",
+        "sagan.Discriminator.width = 8",
+      ],
+    )
+    made = experiment.Experiment(tf.distribute.get_strategy())
+    spec = made.input_fn({"batch_size": made.images_per_step}).element_spec
+
+    def trace():
+      step = tf.function(lambda x, y: made.step(x, y, 0), autograph=False)
+      graph = step.get_concrete_function(*spec).graph
+      return collections.Counter(op.type for op in graph.get_operations())
+
+    d = made.step.players["d"].net
+    with mock.patch.object(Layout, "__post_init__") as ask:
+      with mock.patch.object(d, "judge", wraps=d.judge) as judge:
+        expected = trace()
+      sizes = {call.args[0].shape[0] for call in judge.mock_calls}
+      self.assertEqual(sizes, {2})  # Real and fake images in passes apart.
+      ask.assert_not_called()
+      Layout()
+      ask.assert_called_once()
+    gin.clear_config()
+    self.assertEqual(trace(), expected)
 
 
 def needed(graph):

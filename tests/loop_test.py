@@ -1,5 +1,7 @@
 """The outer loop's stops and actions, and what the inner loop tells."""
 
+from unittest import mock
+
 import tensorflow as tf
 
 from paragan_tf.engine import loop
@@ -86,6 +88,43 @@ class InnerLoopTest(tf.test.TestCase):
     self.assertGreater(shares[1], 0.7)
     self.assertLessEqual(shares[1], 1.0)
     self.assertLess(shares[0], shares[1])
+
+
+class HooksTest(tf.test.TestCase):
+  """What benchmarks may set before the first call."""
+
+  def make(self):
+    data = tf.data.Dataset.range(100).map(
+      lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))
+    )
+    return loop.InnerLoop(
+      tf.distribute.get_strategy(), Counter(), iter(data), 1
+    )
+
+  def test_the_wrapped_program_runs_in_place_of_the_program(self):
+    num_calls = tf.Variable(0)
+
+    def count(program):
+      def counted(*args):
+        num_calls.assign_add(1)
+        return program(*args)
+
+      return counted
+
+    inner = self.make()
+    inner.wrap_program(count)
+    self.assertAllClose(inner(4)["g/loss"], (0 + 1 + 2 + 3) / 4)
+    self.assertAllClose(inner(2)["g/loss"], (4 + 5) / 2)
+    self.assertEqual(num_calls.numpy(), 2)
+
+  def test_logs_are_averaged_over_processes_unless_it_is_turned_off(self):
+    twice = mock.Mock(side_effect=lambda value: 2.0 * value)
+    for average, expected in ((True, 2.0), (False, 1.0)):
+      inner = self.make()
+      inner.average_logs = average
+      with mock.patch.object(loop.Processes, "mean", twice):
+        self.assertAllClose(inner(2)["d/loss"], 2.0 * expected)
+    twice.assert_called_once()
 
 
 class OuterLoopTest(tf.test.TestCase):

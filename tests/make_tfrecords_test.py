@@ -336,7 +336,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     stop = cli.StopSignals("Stopping soon")
     with mock.patch.object(sys, "stderr", io.StringIO()) as err:
       os.kill(os.getpid(), signal.SIGTERM)
-      self.assertTrue(stop.asked())
+      self.assertTrue(stop.is_requested())
     self.assertEqual(err.getvalue(), "Stopping soon; again to stop now.\n")
     self.assertEqual(stop.exit_code, 143)
 
@@ -379,7 +379,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
       mock.patch.object(sys, "stderr", io.StringIO()) as err,
       self.assertRaises(SystemExit) as caught,
     ):
-      cli.checked(lambda: self.make(num_shards=5))
+      cli.exit_on_error(lambda: self.make(num_shards=5))
     self.assertEqual(caught.exception.code, 2)
     self.assertRegex(err.getvalue(), "^Error: .*`num_shards` must be 3.*got 5")
 

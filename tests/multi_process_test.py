@@ -315,17 +315,39 @@ class FourProcessesTest(tf.test.TestCase, parameterized.TestCase):
     names = list(process_worker.EXCHANGES)
     train = ["train", str(cls.folder / "four"), bindings(20, *ALL_REDUCE)]
     sockets = ["sockets", str(cls.folder / "bytes"), names]
-    launch_jobs(cls.folder, 1, NUM, [train, sockets])
-    cls.found = [
-      json.loads((cls.folder / "bytes" / f"{i}.json").read_text())
-      for i in range(NUM)
-    ]
+    evaluate = ["evaluate", str(cls.folder / "evaluate"), []]
+    launch_jobs(cls.folder, 1, NUM, [train, sockets, evaluate])
+    cls.found, cls.evaluated = (
+      [
+        json.loads((cls.folder / name / f"{i}.json").read_text())
+        for i in range(NUM)
+      ]
+      for name in ("bytes", "evaluate")
+    )
 
   def test_they_come_to_the_values_of_one(self):
     own = os.path.join(self.get_temp_dir(), self.id())
     run_test.run(testing.strategy(), own, 20, *run_test.LINEAR)
     assert_equal(self, values(self.folder / "four"), values(own), 1e-6)
     gin.clear_config()
+
+  def test_all_get_the_values_that_the_chief_measures(self):
+    chief, *others = self.evaluated
+    self.assertEqual(chief["values"]["global_step"], 2)
+    self.assertGreater(chief["values"]["frechet"], 0.0)
+    for other in others:
+      self.assertEqual(other["values"], chief["values"])
+    self.assertEqual([x["num_reports"] for x in self.evaluated], [1, 0, 0, 0])
+    lines = records.read(self.folder / "evaluate" / "run")
+    (measured,) = [line["metrics"] for line in lines if "metrics" in line]
+    self.assertEqual(measured[0]["value"], chief["values"]["frechet"])
+
+  def test_what_the_chief_cannot_measure_is_an_error_on_all(self):
+    chief, *others = (x["error"] for x in self.evaluated)
+    self.assertRegex(chief, "^InputError: Nothing is measured: `num_samples`")
+    words = chief.split(": ", 1)[1]
+    for other in others:
+      self.assertEqual(other, f"RuntimeError: The chief failed: {words}")
 
   def assert_near(self, got, expected, name):
     self.assertAllClose(got, expected, rtol=0.05, atol=0, msg=name)
@@ -389,7 +411,7 @@ def no_task():
 
 def one_of_two():
   """Returns the environment of a process whose fellow never comes."""
-  return launch.environments(2)[0]
+  return launch.make_environments(2)[0]
 
 
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):

@@ -1,4 +1,4 @@
-"""The order of a set on disk: all of it, every epoch, the same for everyone."""
+"""The order of a set on disk: each image once an epoch, by seed and epoch."""
 
 import numpy as np
 import tensorflow as tf
@@ -30,13 +30,13 @@ class OrderTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotAllEqual(make().rows(3), make().rows(4))
     self.assertNotAllEqual(make().rows(3), make(seed=1).rows(3))
 
-  def test_a_lane_shares_no_block_but_at_its_ends(self):
-    # Each place of 16 belongs to one of four lanes; the batch of an epoch may
-    # begin anywhere.
+  def test_lanes_share_blocks_only_at_their_ends(self):
+    # Each position of 16 belongs to one of four lanes; an epoch may begin in
+    # the middle of a batch.
     for epoch in range(3):
       rows = make(window=1).rows(epoch)
-      places = (epoch * len(BLOCKS) + np.arange(len(BLOCKS))) % 16
-      lanes = [set(BLOCKS[rows[places // 4 == lane]]) for lane in range(4)]
+      positions = (epoch * len(BLOCKS) + np.arange(len(BLOCKS))) % 16
+      lanes = [set(BLOCKS[rows[positions // 4 == lane]]) for lane in range(4)]
       self.assertLessEqual(sum(map(len, lanes)), len(SIZES) + 3)
 
   def test_blocks_stay_together_up_to_the_window(self):
@@ -44,11 +44,11 @@ class OrderTest(tf.test.TestCase, parameterized.TestCase):
     rows = make(1, 1, window=20, blocks=blocks).rows(0)
     for start in range(0, 500, 20):
       self.assertLen(set(blocks[rows[start : start + 20]]), 2)
-    # Mixed inside of the window, and blocks in another order than in the file.
+    # Shuffled within the window, and blocks are not in the order of the file.
     self.assertGreater(np.count_nonzero(np.diff(blocks[rows])), 150)
     self.assertNotAllEqual(np.sort(rows[:20]), np.arange(20))
 
-  def test_a_window_over_all_mixes_all(self):
+  def test_a_window_over_the_set_shuffles_all(self):
     blocks = np.repeat(np.arange(10), 100)
     rows = make(1, 1, window=1000, blocks=blocks).rows(0)
     # Of the first 200 images, about 20 are of each block: 4.2 is one deviation.

@@ -25,10 +25,10 @@ class PackingTest(tf.test.TestCase):
 
   def test_what_was_kept_is_json(self):
     folder = self.get_temp_dir()
-    packing.keep(folder, "a", {"bytes": 3})
-    self.assertIsNone(packing.kept(folder, "a"))
+    packing.save_content(folder, "a", {"bytes": 3})
+    self.assertIsNone(packing.load_content(folder, "a"))
     pathlib.Path(folder, "a").write_bytes(b"abc")
-    self.assertEqual(packing.kept(folder, "a"), {"bytes": 3})
+    self.assertEqual(packing.load_content(folder, "a"), {"bytes": 3})
     text = pathlib.Path(folder, "parts", "a.json").read_text()
     self.assertEqual(json.loads(text), {"bytes": 3})
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
-from paragan_tf.engine import step
+from paragan_tf.engine import placement
 from paragan_tf.game import losses, turns
 from paragan_tf.nets import precision
 from paragan_tf.types import Mode
@@ -86,8 +86,8 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
 
       return call
 
-    found = {who: watched(move) for who, move in step.MOVES.items()}
-    with mock.patch.dict(step.MOVES, found):
+    found = {who: watched(move) for who, move in placement.MOVES.items()}
+    with mock.patch.dict(placement.MOVES, found):
       yield seen
 
   def check_moves(self, moves):

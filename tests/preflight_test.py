@@ -1,4 +1,4 @@
-"""What is wrong with the input is said before the first step."""
+"""Wrong input is refused before the first step."""
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,7 @@ def arrays(num, labels=None, names=("a", "b", "c")):
 
 
 class CheckTest(tf.test.TestCase, parameterized.TestCase):
-  def test_what_is_right_passes(self):
+  def test_correct_input_passes(self):
     preflight.check_batch("x", [images(), np.arange(6) % 5], SPEC)
     preflight.check(InputFn(arrays(12), resolution=4), 12)
 
@@ -38,33 +38,51 @@ class CheckTest(tf.test.TestCase, parameterized.TestCase):
     ("nan", images(np.nan), "some pixels are NaN"),
     ("same", images(0.5, 0.5), "all pixels of the first 6 are 0.5"),
   )
-  def test_wrong_images_are_told(self, wrong, words):
+  def test_wrong_images_are_refused(self, wrong, words):
     with self.assertRaisesRegex(ValueError, f"Images of 'x'.*{words}"):
       preflight.check_batch("x", [wrong, np.arange(6) % 5], SPEC)
 
   @parameterized.parameters(([0, 5], "0 to 5"), ([-1, 2], "-1 to 2"))
-  def test_wrong_labels_are_told(self, labels, words):
+  def test_wrong_labels_are_refused(self, labels, words):
     with self.assertRaisesRegex(ValueError, f"from 0 to 4, got {words}"):
       preflight.check_labels("x", np.array(labels), 5)
 
-  def test_labels_of_the_whole_set_are_looked_at(self):
+  def test_labels_of_the_whole_set_are_checked(self):
     labels = [0] * 99 + [3]
     with self.assertRaisesRegex(ValueError, "from 0 to 2, got 0 to 3"):
       preflight.check(InputFn(arrays(100, labels), resolution=4), 4)
 
-  def test_fewer_images_than_a_step_takes_are_told(self):
+  def test_fewer_images_than_a_step_takes_are_refused(self):
     with self.assertRaisesRegex(ValueError, "one step takes, 13, got 12"):
       preflight.check(InputFn(arrays(12), resolution=4), 13)
 
-  def test_a_stream_that_ends_is_told(self):
+  def test_an_empty_stream_is_refused(self):
     def input_fn():
       return tf.data.Dataset.from_tensor_slices(images()).take(0)
 
     with self.assertRaisesRegex(ValueError, "'input_fn' must give images"):
       preflight.check(AdaptedInput(input_fn), 2)
 
-  def test_a_users_range_is_told(self):
+  def test_too_few_images_to_hold_some_out_are_refused(self):
     def input_fn():
+      return tf.data.Dataset.from_tensor_slices(images()).take(1).repeat()
+
+    with self.assertRaisesRegex(ValueError, "at least 2 of each, got 0 to"):
+      preflight.check(AdaptedInput(input_fn), 2)
+
+  def test_a_stream_that_fails_is_refused(self):
+    def input_fn():
+      data = tf.data.Dataset.from_tensor_slices(images())
+      return data.map(lambda x: tf.debugging.check_numerics(x / 0.0, "Broken"))
+
+    with self.assertRaisesRegex(
+      ValueError, "'input_fn' gives no batch: .*Brok"
+    ):
+      preflight.check(AdaptedInput(input_fn), 2)
+
+  def test_a_wrong_range_of_a_users_images_is_refused(self):
+    def input_fn(split):
+      del split
       return tf.data.Dataset.from_tensor_slices(images(0, 200))
 
     with self.assertRaisesRegex(ValueError, r"'input_fn' must be in \[-1, 1\]"):
@@ -73,18 +91,18 @@ class CheckTest(tf.test.TestCase, parameterized.TestCase):
 
 class RemarksTest(tf.test.TestCase):
   def remarks(self, labels):
-    """Returns what is odd about labels."""
+    """Returns the warnings about labels."""
     source = arrays(len(labels), labels)
     return preflight.remarks(InputFn(source, resolution=4))
 
-  def test_nothing_is_odd_about_even_classes(self):
+  def test_even_classes_give_no_warning(self):
     self.assertEqual(self.remarks([0, 1, 2] * 4), [])
 
-  def test_a_class_without_images_is_odd(self):
+  def test_a_class_without_images_gives_a_warning(self):
     found = self.remarks([0, 2] * 6)
     self.assertEqual(found, ["1 classes have no images, as 'b'."])
 
-  def test_uneven_classes_are_odd(self):
+  def test_uneven_classes_give_a_warning(self):
     found = self.remarks([0] * 22 + [1] * 2 + [2] * 5)
     self.assertLen(found, 1)
     self.assertIn("'b' has 2 images, 'a' 22", found[0])

@@ -13,20 +13,26 @@ import socket
 import struct
 import sys
 import time
+from unittest import mock
 
+import gin
 import numpy as np
 import tensorflow as tf
 
+import paragan_tf as pg
 from paragan_tf import config, experiment
 from paragan_tf.engine import strategies
+from paragan_tf.outputs import report
 from paragan_tf.run import Run
 from paragan_tf.sync import compress, exchange, gossip, quantize, topology
+from tests import api_test
 
 
 def train(strategy, folder, bindings, should_stop=lambda run: False):
   """Trains in the folder, as the program does."""
   config.load(["gin/runs/fashion.gin"], bindings)
   made = Run(experiment.Experiment(strategy), folder)
+  made.restore()
   made.open()
   made(lambda: should_stop(made))
   return made
@@ -68,6 +74,29 @@ def meet(strategy, folder, bindings):
     "not_same": processes.same(1e6 + processes.index),
   }
   _write(folder, processes.index, decided)
+
+
+def evaluate(strategy, folder, bindings):
+  """Trains by the API; writes what `evaluate` returns, does and refuses."""
+  del bindings
+  gin.clear_config()
+  index = experiment.Processes(strategy).index
+  gan = pg.Estimator(
+    api_test.Module, api_test.Critic, os.path.join(folder, "run"), 8, z_dim=4
+  )
+  choice = strategies.Choice(strategy, "what there is")
+  with mock.patch.object(strategies, "choose", return_value=choice):
+    gan.train(api_test.input_fn, steps=2)
+  with mock.patch.object(report, "write", wraps=report.write) as write:
+    values = gan.evaluate()
+  try:
+    gan.evaluate(num_samples=10**6)
+  except Exception as e:
+    error = f"{type(e).__name__}: {e}"
+  gan.train(steps=1)
+  found = dict(values=values, num_reports=write.call_count, error=error)
+  _write(folder, index, found)
+  return gan
 
 
 EXCHANGES = {
@@ -119,7 +148,7 @@ def _bytes_per_step(strategy, make, index, num_steps=49):
   time.sleep(0.2)
   given, got = (float(x) for x in _tcp_bytes() - before)
   with strategy.scope():
-    told = made.num_bytes([w], [], 0), made.num_bytes_received([w], [], 0)
+    told = tuple(made.traffic([w], [], 0))
   (copy,) = strategies.copies(strategy, w)
   digest = hashlib.sha256(copy.numpy().tobytes()).hexdigest()
   ops = run.get_concrete_function().graph.get_operations()
@@ -164,6 +193,7 @@ def main():
     "read": read,
     "meet": meet,
     "sockets": sockets,
+    "evaluate": evaluate,
   }
   made = [kinds[kind](strategy, *rest) for kind, *rest in jobs]
   # TensorFlow takes long to tear its graphs down: leave without. The others may

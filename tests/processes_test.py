@@ -1,5 +1,7 @@
 """What processes decide together; real ones meet in `multi_process_test`."""
 
+from unittest import mock
+
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -35,6 +37,9 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
     x = tf.constant([1.0, 2.0])
     self.assertIs(alone.mean(x), x)
     alone.wait()
+    self.assertEqual(alone.on_chief(lambda: 5), 5)
+    with self.assertRaisesRegex(ValueError, "no"):
+      alone.on_chief(mock.Mock(side_effect=ValueError("no")))
 
   def test_one_that_says_so_is_enough(self):
     self.assertFalse(Meeting(False).any(False))

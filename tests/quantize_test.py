@@ -63,9 +63,9 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     moved = start[0]
     for _ in range(12):
       moved = moved - workers.play(game, 1).mean(0)
-      settled = workers.settled()
-      self.assertAllEqual(settled, np.tile(settled[:1], [M, 1]))
-      got = settled[0] - mean_debt(workers)
+      base = workers.base()
+      self.assertAllEqual(base, np.tile(base[:1], [M, 1]))
+      got = base[0] - mean_debt(workers)
       self.assertAllClose(got, moved, rtol=0, atol=1e-12)
     if not isinstance(exchange.compressor, compress.Identity):
       self.assertGreater(np.abs(mean_debt(workers)).max(), 1e-4)
@@ -107,7 +107,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
       optimizer.begin(w)
       updates = optimizer.updates([game(0, w[0])], w)
       optimizer.apply_updates(exchange.average_updates(updates, 0), w)
-      optimizer.look_ahead(exchange.ahead(updates), w)
+      optimizer.look_ahead(exchange.predict_updates(updates), w)
 
     for _ in range(num_steps):
       step()
@@ -125,7 +125,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
 
     workers = Workers(omd(rate), make(compressor, **options), start)
     workers.play(game, num_steps)
-    return np.linalg.norm(workers.settled()[0])
+    return np.linalg.norm(workers.base()[0])
 
   @parameterized.parameters(0, 1, 2)
   @pytest.mark.soak
@@ -210,10 +210,9 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
     pairs, to_all, in_means, weights = self.said(exchange)
     self.assert_words(to_all, M, num_words)
     self.assertEmpty(pairs + in_means)
-    given = exchange.num_bytes(weights, [], 0)
-    received = exchange.num_bytes_received(weights, [], 0)
-    self.assertEqual(given, 4 * num_words)
-    self.assertEqual(received, (M - 1) * 4 * num_words)
+    traffic = exchange.traffic(weights, [], 0)
+    self.assertEqual(traffic.sent, 4 * num_words)
+    self.assertEqual(traffic.received, (M - 1) * 4 * num_words)
 
   def test_two_phases_give_parts_to_each_and_the_mean_to_all(self):
     exchange = quantize.Quantized(compress.Stochastic(8, 25), form="two_phase")
@@ -222,9 +221,9 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
     self.assert_words(pairs, M * (M - 1), 29)
     self.assert_words(to_all, M, 29)
     self.assertEqual([v.shape.num_elements() for v in in_means], [30] * M)
-    self.assertEqual(exchange.num_bytes(weights, [], 0), 4 * (4 * 29 + 30))
-    received = exchange.num_bytes_received(weights, [], 0)
-    self.assertEqual(received, 4 * (6 * 29 + 30))
+    traffic = exchange.traffic(weights, [], 0)
+    self.assertEqual(traffic.sent, 4 * (4 * 29 + 30))
+    self.assertEqual(traffic.received, 4 * (6 * 29 + 30))
 
   def said_on_a_tpu(self, exchange, num, size=400):
     """Returns what replicas of one program say, by kind of operation."""
@@ -295,8 +294,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
   def test_draws_differ_by_the_run_s_seed(self):
     def owed(seed):
       exchange = make(compress.Stochastic(4, 8))
-      exchange.seed = seed
-      exchange.init([tf.Variable(tf.zeros([64]), name="w")])
+      exchange.init([tf.Variable(tf.zeros([64]), name="w")], seed)
       exchange.average_updates(
         [tf.constant(np.linspace(0.1, 1.0, 64), tf.float32)], 0
       )

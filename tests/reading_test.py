@@ -1,4 +1,4 @@
-"""Bytes come whole, or with the name of the file that lacks them."""
+"""Bytes are read completely, or an error names the file."""
 
 import http.server
 import threading
@@ -12,7 +12,7 @@ CONTENT = bytes(range(256))
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-  """Knows `/there`, also in parts, and `/broken`."""
+  """Serves `/there`, also byte ranges, and fails at `/broken`."""
 
   def do_GET(self):
     """Answers."""
@@ -59,38 +59,38 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.product(
     kind=["local", "gfile", "http"],
-    part=[(0, None), (0, 256), (3, 10), (250, None), (255, 1)],
+    span=[(0, None), (0, 256), (3, 10), (250, None), (255, 1)],
   )
-  def test_a_part_is_read(self, kind, part):
-    start, size = part
+  def test_a_span_is_read(self, kind, span):
+    start, size = span
     end = None if size is None else start + size
     got = reading.read(self.path(kind), start, size)
     self.assertEqual(got, CONTENT[start:end])
 
   @parameterized.parameters("local", "gfile", "http")
-  def test_a_part_beyond_the_end_is_an_error(self, kind):
+  def test_a_span_beyond_the_end_is_an_error(self, kind):
     with self.assertRaisesRegex(OSError, "6 of 10 bytes from 250 on"):
       reading.read(self.path(kind), 250, 10)
 
   @parameterized.parameters("local", "gfile", "http")
-  def test_what_is_not_there_is_told_at_once(self, kind):
-    patient = reading.Patient(sleep=self.fail)
+  def test_a_missing_file_is_not_retried(self, kind):
+    reader = reading.RetryingReader(sleep=self.fail)
     path = self.path(kind, "missing")
     with self.assertRaisesRegex(ValueError, f"'{path}' cannot be read, tried"):
-      patient(path)
-    self.assertEqual(patient.num_retries, 0)
+      reader(path)
+    self.assertEqual(reader.num_retries, 0)
 
-  def test_what_the_server_cannot_is_tried_again(self):
+  def test_an_error_of_the_server_is_retried(self):
     pauses = []
-    patient = reading.Patient(num_tries=3, sleep=pauses.append)
+    reader = reading.RetryingReader(num_tries=3, sleep=pauses.append)
     with self.assertRaisesRegex(ValueError, r"3 times \(HTTP status 503\)"):
-      patient(self.path("http", "broken"))
+      reader(self.path("http", "broken"))
     self.assertEqual(pauses, [0.2, 0.4])
-    self.assertEqual(patient.num_retries, 2)
+    self.assertEqual(reader.num_retries, 2)
 
 
-class PatientTest(tf.test.TestCase):
-  def test_what_passes_is_forgotten_but_counted(self):
+class RetryingReaderTest(tf.test.TestCase):
+  def test_transient_errors_are_retried_and_counted(self):
     errors = [OSError("away"), tf.errors.UnavailableError(None, None, "busy")]
     pauses = []
 
@@ -99,33 +99,33 @@ class PatientTest(tf.test.TestCase):
         raise errors.pop(0)
       return f"{path} {start} {size}".encode()
 
-    patient = reading.Patient(read, sleep=pauses.append)
-    self.assertEqual(patient("x", 1, 2), b"x 1 2")
+    reader = reading.RetryingReader(read, sleep=pauses.append)
+    self.assertEqual(reader("x", 1, 2), b"x 1 2")
     self.assertEqual(pauses, [0.2, 0.4])
-    self.assertEqual(patient.num_retries, 2)
-    self.assertEqual(patient("y", 0, None), b"y 0 None")
-    self.assertEqual(patient.num_retries, 2)
+    self.assertEqual(reader.num_retries, 2)
+    self.assertEqual(reader("y", 0, None), b"y 0 None")
+    self.assertEqual(reader.num_retries, 2)
 
-  def test_what_is_no_fault_of_the_storage_is_not_caught(self):
+  def test_errors_in_the_code_are_not_caught(self):
     def read(path, start, size):
       raise TypeError("ours")
 
     with self.assertRaisesRegex(TypeError, "ours"):
-      reading.Patient(read, sleep=self.fail)("x")
+      reading.RetryingReader(read, sleep=self.fail)("x")
 
-  def test_no_try_is_refused(self):
+  def test_zero_tries_are_refused(self):
     with self.assertRaisesRegex(ValueError, "`num_tries` must be at least 1"):
-      reading.Patient(num_tries=0)
+      reading.RetryingReader(num_tries=0)
 
-  def test_words_of_tensorflow_come_without_its_nodes(self):
+  def test_messages_of_tensorflow_lose_their_node_names(self):
     data = tf.data.Dataset.from_tensors(b"\xff\xd8\xff").map(tf.io.decode_jpeg)
     with self.assertRaises(tf.errors.OpError) as caught:
       next(iter(data))
-    text = reading.plain(caught.exception)
+    text = reading.clean_message(caught.exception)
     self.assertRegex(text, r"^jpeg::Uncompress failed.*\w\.?$")
     self.assertNotIn("{{", text)
     self.assertNotIn("[", text)
-    self.assertEqual(reading.plain(OSError()), "OSError")
+    self.assertEqual(reading.clean_message(OSError()), "OSError")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 
-from tools.suites.work import count_function
+from tools.suites.flops import count_function
 
 _BATCH_SIZE, _WIDTH, _SIDE = 4, 16, 128
 

@@ -177,6 +177,33 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
       self.assertGreater(np.abs(other).max(), 1e-2)
 
+  def test_a_block_inside_a_block_is_the_same_too(self):
+    class Outer(tf.Module):
+      def __init__(self):
+        super().__init__()
+        self.block = vector_block()
+
+      def __call__(self, x, cond, mode):
+        return tf.sin(remat.remat(self.block, tf.sin(x), cond, mode))
+
+    ours, theirs = Outer(), Outer()
+    x, cond = tf.constant(X), tf.constant(VECTORS)
+    again = functools.partial(remat.remat, ours)
+    found = differentiate(again, ours, x, cond, Mode.TRAIN)
+    expected = differentiate(theirs, theirs, x, cond, Mode.TRAIN)
+    for one, other in zip(found, expected):
+      self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
+    for one, other in zip(ours.variables, theirs.variables):
+      self.assertAllClose(one, other, rtol=1e-4, atol=1e-5)
+    with tf.GradientTape() as tape:
+      y = again(x, cond, Mode.TRAIN)
+    state = [v for v in ours.variables if not v.trainable]
+    for variable in state:
+      variable.assign(7.0 * tf.ones_like(variable))
+    tape.gradient(y, ours.trainable_variables)  # Assigns no state.
+    for variable in state:
+      self.assertAllEqual(variable, 7.0 * tf.ones_like(variable))
+
   def test_on_four_replicas_with_one_batch_norm(self):
     # Of a block only the norm: it is what replicas have in common.
     with strategies.scope(testing.strategy()):

@@ -64,7 +64,7 @@ def make_step(
       made,
       Ema(g, twin),
       SEED,
-      role_split=RoleSplit(made, testing.SPEC, batch_size, periods, SEED),
+      placement=RoleSplit(made, testing.SPEC, batch_size, periods, SEED),
     )
 
 
@@ -226,8 +226,8 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     names = ("staleness/d_seen_by_g", "staleness/fakes_seen_by_d")
     d_ages, ages = np.array([[x[n] for n in names] for x in runner.logs]).T
     self.assertAllEqual(np.unique(d_ages), range(1, period + 1))
-    self.assertAllLessEqual(ages, step.role_split.bound)
-    self.assertEqual(ages[warm_up:].max(), step.role_split.bound)
+    self.assertAllLessEqual(ages, step.placement.bound)
+    self.assertEqual(ages[warm_up:].max(), step.placement.bound)
     self.assertEqual(runner.logs[-1]["cache/fill"], 1.0)
 
   @parameterized.named_parameters(
@@ -298,8 +298,8 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
       self.assertNotAllClose(w[::2], before[::2])
     runner(1)
     player = step.players["g"]
-    settled = player.optimizer.settled(player.net.trainable_variables)
-    for w, x in zip(runner.weights("g"), settled):
+    base = player.optimizer.base(player.net.trainable_variables)
+    for w, x in zip(runner.weights("g"), base):
       base = np.stack(strategies.copies(testing.strategy(), x))
       self.assertAllClose(base, np.tile(base[:1], [4] + [1] * x.shape.rank))
       self.assertAllEqual(w[1::2], base[1::2])
@@ -310,7 +310,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     for name, make in (("all", exchange.AllReduce), ("two", exchange.Periodic)):
       step = make_step(testing.strategy(), make, cache_depth=1)
       with testing.strategy().scope():
-        sizes[name] = [step._num_bytes(phase) for phase in range(step.cycle)]
+        sizes[name] = [step.traffic(phase) for phase in range(step.cycle)]
     weights = 4 * (7 * 64 + 64 + 67 + 1)
     fakes = 4 * 4 * (64 + 1)
     # As much is given as received.
@@ -396,7 +396,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     g = linear.Generator(testing.SPEC, 0, name="g")
     runner(0)
     caches = np.stack(
-      strategies.copies(testing.strategy(), step.role_split.cache.images)
+      strategies.copies(testing.strategy(), step.placement.cache.images)
     )[:, 0]
     labels = data(0)[1]
     for group in range(2):
@@ -463,11 +463,11 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     for _ in range(2):
       run(x, y)
     born = np.stack(
-      strategies.copies(testing.strategy(), step.role_split.cache.born)
+      strategies.copies(testing.strategy(), step.placement.cache.born)
     )
     self.assertAllEqual(born[-1], [0, 1])
     caches = np.stack(
-      strategies.copies(testing.strategy(), step.role_split.cache.images)
+      strategies.copies(testing.strategy(), step.placement.cache.images)
     )[g_per_group:, 1]
     rows = caches.reshape([-1, 64])
     self.assertLen(np.unique(rows.round(5), axis=0), len(rows))
@@ -494,7 +494,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(losses.hinge, losses.relativistic)
   def test_g_may_draw_more_than_d_takes(self, loss):
     step = make_step(testing.strategy(), g_batch_size=2 * BATCH)
-    step.loss_fn = loss
+    step.game = step.game._replace(loss_fn=loss)
     runner = Runner(step)
     before = runner.weights()
     for t in range(2):
@@ -509,12 +509,13 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     step = make_step(testing.strategy(), make)
     with strategies.scope(testing.strategy()):
       lecam = penalties.LeCam(start_step=1, decay=0.5)
-      step.augment = Ada(policy=("flip",), target=0.0, speed=8)
+      ada = Ada(policy=("flip",), target=0.0, speed=8)
+    step.game = step.game._replace(augment=ada)
     step.players["d"] = step.players["d"]._replace(penalties=(lecam,))
     runner = Runner(step)
     for t in range(2):
       runner(t)
-    for variable in (lecam.real, lecam.fake, step.augment.p):
+    for variable in (lecam.real, lecam.fake, ada.p):
       copies = np.stack(strategies.copies(runner.strategy, variable))
       self.assertAllEqual(copies, np.broadcast_to(copies[0], copies.shape))
       self.assertNotEqual(copies[0], 0.0)

@@ -77,7 +77,9 @@ def prepared(strategy, folder, num_steps, *more):
   """Makes a tiny run, as a new program would; nothing is trained."""
   bindings = [*TINY, f"run.Run.num_steps = {num_steps}", *more]
   config.load(["gin/runs/fashion.gin"], bindings)
-  return Run(experiment.Experiment(strategy), folder)
+  made = Run(experiment.Experiment(strategy), folder)
+  made.restore()
+  return made
 
 
 def run(strategy, folder, num_steps, *more):
@@ -131,7 +133,7 @@ class Whole(NamedTuple):
 
   @property
   def folder(self):
-    return self.made.model_dir
+    return self.made.folder.path
 
   @property
   def checkpoint(self):
@@ -171,6 +173,13 @@ class QuickTest(tf.test.TestCase):
   def tearDown(self):
     gin.clear_config()
     super().tearDown()
+
+  def test_a_run_that_was_not_restored_does_not_train(self):
+    folder = os.path.join(self.get_temp_dir(), "new")
+    made = prepared(ONE("/cpu:0"), folder, 4, *LINEAR)
+    fresh = Run(made.experiment, folder)
+    with self.assertRaisesRegex(ValueError, "`Run.restore` must be called"):
+      fresh.train(4)
 
   def test_a_run_trains_saves_and_measures(self):
     folder = os.path.join(self.get_temp_dir(), "quick")
@@ -269,8 +278,8 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
           if not exchange._is_small(e.shape):
             owed[i] = e + rest[: e.size].reshape(e.shape)
             rest = rest[e.size :]
-      settled = side.optimizer.settled(side.net.trainable_variables)
-      found[who] = [copies(made, w)[0] - e for w, e in zip(settled, owed)]
+      base = side.optimizer.base(side.net.trainable_variables)
+      found[who] = [copies(made, w)[0] - e for w, e in zip(base, owed)]
     return found
 
   def assert_same_way(self, made, form, before):
@@ -311,12 +320,12 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     for line in records.read(self.folder):
       self.assertTrue(np.isfinite(line["d/loss"]), line)
       self.assertGreater(line["g/update_ratio"], 0.0)
-    settled = {
-      who: side.optimizer.settled(side.net.trainable_variables)
+    base = {
+      who: side.optimizer.base(side.net.trainable_variables)
       for who, side in made.experiment.step.players.items()
     }
     for who in "gd":
-      spreads = [np.ptp(copies(made, x), 0).max() for x in settled[who]]
+      spreads = [np.ptp(copies(made, x), 0).max() for x in base[who]]
       self.assertEqual(max(spreads) == 0.0, scheme == "quantized", who)
 
   def check_shown(self, made):
@@ -336,7 +345,9 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     """One replica has the means, and the sums of what is summed."""
     variables = (made.experiment.step.variables for made in (four, one))
     players = four.experiment.step.players.values()
-    summed = {v.name for p in players for v in p.exchange.summed}
+    summed = {
+      v.name for p in players for v in getattr(p.exchange, "summed", ())
+    }
     spread = {}
     for x, y in zip(*variables):
       self.assertEqual(x.name, y.name)
@@ -355,7 +366,7 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
   def check_said(self, made):
     """The summary and the log say how replicas talk."""
     self.assertIn("Gossip on `ring` of 4, rho 0.3333", made.summary())
-    line = records.read(made.model_dir)[-1]
+    line = records.read(made.folder.path)[-1]
     for name in ("distance", "distance_after"):
       self.assertGreater(line[f"exchange/d_g/{name}"], 0.0)
     self.assertAllClose(line["exchange/d_g/rho"], 1 / 3)
@@ -535,10 +546,6 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "`by_label` .* has 3 for 4: take"):
       run(testing.strategy(), self.folder, 4, *LINEAR, *by_label)
     self.assertFalse(os.path.exists(self.folder))
-
-  def test_exchanges_draw_by_the_run_s_seed(self):
-    made = experiment.player(testing.SPEC, 5, "g", net=linear.Generator)
-    self.assertEqual(made.exchange.seed, 5)
 
   def test_divergence_is_told_and_the_checkpoint_kept(self):
     whole("one_replica").copy_half(self.folder)

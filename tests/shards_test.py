@@ -1,4 +1,4 @@
-"""A set is found by its files or its manifest, and both say the same."""
+"""A set is found by its files or its manifest, with the same index."""
 
 import functools
 import http.server
@@ -38,7 +38,7 @@ class SetTest(tf.test.TestCase, parameterized.TestCase):
     return os.path.join(self.folder, name)
 
   def write_manifest(self, labels=LABELS, names=NAMES):
-    """Writes what the tool would; returns the manifest's path."""
+    """Writes a manifest as the tool does; returns its path."""
     files = tuple(os.path.basename(path) for path in self.paths)
     index = shards.Index(
       files, *shards.scan(self.paths), labels, names, shards.Features("x", "y")
@@ -80,7 +80,7 @@ class FindTest(SetTest):
     self.assertEqual(index.label_names, ())
     self.assertEqual(index.features, ("image", "label"))
 
-  def test_the_manifest_says_what_a_scan_finds(self):
+  def test_the_manifest_has_the_index_of_a_scan(self):
     scanned = shards.find(self.pattern)
     path = self.write_manifest()
     for pattern in (self.pattern, path):
@@ -135,7 +135,7 @@ class FindTest(SetTest):
     ("no_manifest", "no/manifest.json", "no/manifest.json' cannot be read"),
     ("all_empty", "train-1*", "must give images, the 1 files"),
   )
-  def test_what_gives_no_image_is_refused(self, name, words):
+  def test_a_pattern_without_images_is_refused(self, name, words):
     with self.assertRaisesRegex(ValueError, words):
       shards.find(self.path(name))
 
@@ -148,7 +148,7 @@ class FindTest(SetTest):
 
 
 class ManifestTest(SetTest):
-  def test_sums_are_written(self):
+  def test_totals_are_written(self):
     text = pathlib.Path(self.write_manifest()).read_text()
     content = json.loads(text)
     self.assertEqual(content["version"], 1)
@@ -162,7 +162,7 @@ class ManifestTest(SetTest):
     # Nothing but the files is left.
     self.assertLen(os.listdir(self.folder), 5)
 
-  def test_what_is_read_is_what_was_written(self):
+  def test_a_manifest_is_read_as_written(self):
     for labels, names in ((LABELS, NAMES), (LABELS, ()), (None, ())):
       manifest = shards.read_manifest(self.write_manifest(labels, names))
       self.assertEqual(manifest.name, "insects")
@@ -262,7 +262,7 @@ class AddressTest(SetTest):
     self.assert_same(index._replace(paths=local.paths), local)
     self.assertAllEqual(index.labels, LABELS)
 
-  def test_what_is_not_there_is_named(self):
+  def test_a_missing_manifest_is_named(self):
     with self.assertRaisesRegex(ValueError, "manifest.json' cannot be.*404"):
       shards.find(f"{self.address}/manifest.json")
 

@@ -1,4 +1,4 @@
-"""What the sources hold, and what they say of files that are not right."""
+"""Sources return their images, and refuse files that do not fit."""
 
 import importlib.resources
 import os
@@ -25,7 +25,7 @@ FASHION = (
 )
 
 
-def overwritten(content, at):
+def overwrite(content, at):
   return content[:at] + bytes(16) + content[at + 16 :]
 
 
@@ -43,7 +43,7 @@ class FashionTest(tf.test.TestCase, parameterized.TestCase):
       counts = np.bincount(part.labels, minlength=10)
       self.assertAllInRange(counts, 0.85 * num / 10, 1.15 * num / 10)
 
-  def test_every_image_is_in_one_part_with_black_around_it(self):
+  def test_every_image_is_in_one_split_with_black_around_it(self):
     source = sources.fashion()
     files = importlib.resources.files("paragan_tf.data") / "files"
     with (files / "fashion_mnist.npz").open("rb") as f, np.load(f) as arrays:
@@ -94,7 +94,7 @@ class TextTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(source.label_names, 3)
 
   @parameterized.parameters("cat", "folder", "folder:", "fashion:x", "zip:y")
-  def test_what_names_none_is_refused(self, text):
+  def test_a_text_that_names_no_source_is_refused(self, text):
     words = f"`source` must be one of fashion, npz:.*got '{text}'"
     with self.assertRaisesRegex(ValueError, words):
       sources.from_text(text)
@@ -112,8 +112,8 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
     np.savez_compressed(path, **arrays)
     return path
 
-  def damaged(self, damage):
-    """Returns a path of a file whose bytes went through `damage`."""
+  def write_damaged(self, damage):
+    """Writes a file whose bytes went through `damage`; returns its path."""
     random = np.random.RandomState(0)
     path = self.path(
       images=random.randint(4, size=[20, 8, 8]).astype(np.uint8),
@@ -198,12 +198,12 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
     ("half_of_it", lambda content: content[: len(content) // 2]),
     ("all_but_the_end", lambda content: content[:-10]),
     ("empty", lambda content: b""),
-    ("changed_at_first", lambda content: overwritten(content, at=100)),
-    ("changed_further_on", lambda content: overwritten(content, at=300)),
+    ("changed_at_first", lambda content: overwrite(content, at=100)),
+    ("changed_further_on", lambda content: overwrite(content, at=300)),
     ("text", lambda content: b"<html>404 Not Found</html>"),
   )
   def test_a_damaged_file_is_refused(self, damage):
-    self.assert_refused(self.damaged(damage), "cannot be read")
+    self.assert_refused(self.write_damaged(damage), "cannot be read")
 
   def test_a_file_of_one_array_is_refused(self):
     path = os.path.join(self.get_temp_dir(), "images.npy")

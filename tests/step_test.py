@@ -5,8 +5,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
+from paragan_tf.engine.placement import MOVES
 from paragan_tf.engine.player import Player
-from paragan_tf.engine.step import MOVES, Step
+from paragan_tf.engine.step import Step
 from paragan_tf.game import (
   consistency,
   losses,
@@ -44,6 +45,7 @@ def make_step(
   regularizer=None,
   penalties=lambda: (),
   augment=lambda: None,
+  turns=None,
   **sizes,
 ):
   """Builds a whole step from small parts."""
@@ -62,7 +64,10 @@ def make_step(
         tuple(penalties()),
       ),
       loss,
-      schedule.Sequential(num_d_steps, num_g_steps, g_batch_size, reuse_fakes),
+      turns
+      or schedule.Sequential(
+        num_d_steps, num_g_steps, g_batch_size, reuse_fakes
+      ),
       Ema(g, twin, decay=0.5, start_step=1),
       seed=3,
       augment=augment(),
@@ -129,11 +134,11 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
       z = [one.labels.shape[0], 4]
       if fakes is None or turn != reuse_fakes:
         zero = tf.zeros([], tf.int64)
-        z = noise.normal(z, by_hand.seed, zero, f"z{draws}")
+        z = noise.normal(z, by_hand.game.seed, zero, f"z{draws}")
         mode = Mode.TRAIN if turn or reuse_fakes else Mode.FROZEN
         fakes = turns.draw(g, one._replace(z=z), mode)
       who = "g" if turn else "d"
-      move = MOVES[who](fakes, d, one, by_hand.loss_fn)
+      move = MOVES[who](fakes, d, one, by_hand.game.loss_fn)
       player = by_hand.players[who]
       player.optimizer.apply(move.grads, player.net.trainable_variables)
     for net, made in ((g, "g"), (d, "d")):
@@ -310,16 +315,15 @@ class PolicyTest(tf.test.TestCase):
 
 class SimultaneousTest(tf.test.TestCase):
   def test_both_move_from_the_same_point_and_talk_once(self):
-    step = make_step(testing.strategy())
-    step.schedule = schedule.Simultaneous()
+    step = make_step(testing.strategy(), turns=schedule.Simultaneous())
     by_hand = make_step(ONE())
     images, labels = testing.images(8), testing.labels(8)
     run_shared(step, [images], [labels], 1)
     g, d = (by_hand.players[who].net for who in "gd")
-    z = noise.normal([8, 4], by_hand.seed, tf.zeros([], tf.int64), "z0")
+    z = noise.normal([8, 4], by_hand.game.seed, tf.zeros([], tf.int64), "z0")
     batch = Batch(tf.constant(images), tf.constant(labels), z)
     fakes = turns.draw(g, batch, Mode.TRAIN)
-    moves = {w: MOVES[w](fakes, d, batch, by_hand.loss_fn) for w in "dg"}
+    moves = {w: MOVES[w](fakes, d, batch, by_hand.game.loss_fn) for w in "dg"}
     for who, move in moves.items():
       player = by_hand.players[who]
       player.optimizer.apply(move.grads, player.net.trainable_variables)
@@ -327,21 +331,21 @@ class SimultaneousTest(tf.test.TestCase):
     for name in ("g/linear/weight/w:0", "d/linear/weight/w:0"):
       self.assertAllClose(got[name], expected[name], atol=1e-6)
 
-  def test_a_hopeful_step_settles_and_looks_ahead(self):
-    step = make_step(ONE(), optimizer=optimistic.OptimisticSGD)
-    plain = make_step(ONE())
+  def test_an_optimistic_step_updates_the_base_and_looks_ahead(self):
+    both = schedule.Simultaneous()
+    step = make_step(ONE(), optimizer=optimistic.OptimisticSGD, turns=both)
+    plain = make_step(ONE(), turns=both)
     images, labels = [testing.images(4)], [testing.labels(4)]
     g, w = step.players["g"], step.players["g"].net.trainable_variables
     before = testing.values(w)
     for one in (step, plain):
-      one.schedule = schedule.Simultaneous()
       run_whole(one, images, labels, 1)
     moved = testing.values(plain.players["g"].net.trainable_variables)
-    for z, x, old, new in zip(w, g.optimizer.settled(w), before, moved):
+    for z, x, old, new in zip(w, g.optimizer.base(w), before, moved):
       self.assertAllClose(x, new, atol=1e-6)
       self.assertAllClose(z, 2 * new - old, atol=1e-6)
     twin = step.ema.twin.trainable_variables
-    for shadow, x in zip(twin, g.optimizer.settled(w)):
+    for shadow, x in zip(twin, g.optimizer.base(w)):
       self.assertAllEqual(shadow, x)
 
 

@@ -69,6 +69,18 @@ class StrategiesTest(tf.test.TestCase):
       w = tf.Variable(1.0, name="w")
     self.assertLen(strategies.copies(choice.strategy, w), 1)
 
+  def test_the_cpu_beside_a_gpu_was_asked_for(self):
+    def reason(gpus, num_cpu_replicas):
+      options = strategies.DeviceOptions(num_cpu_replicas=num_cpu_replicas)
+      with mock.patch.object(
+        tf.config, "list_physical_devices", {"GPU": gpus}.get
+      ):
+        return strategies.choose(options).reason
+
+    self.assertEqual(reason(["gpu"], 1), "one device, the CPU, as asked")
+    self.assertEqual(reason([], 1), "one device, the CPU, as asked")
+    self.assertEqual(reason([], 0), "one device, the CPU: no GPU is here")
+
   def test_a_cluster_of_one_is_one_process(self):
     one = (
       '{"cluster": {"worker": ["127.0.0.1:1"]}, '
@@ -86,6 +98,10 @@ class StrategiesTest(tf.test.TestCase):
       self.assertRaisesRegex(ValueError, "`TF_CONFIG` must be JSON"),
     ):
       strategies.choose()
+
+  def test_a_cpu_that_is_split_is_not_split_again(self):
+    self.assertEqual(strategies.split_cpu(2), ["/cpu:0", "/cpu:1"])
+    self.assertLen(tf.config.list_logical_devices("CPU"), testing.NUM_REPLICAS)
 
   def test_a_negative_count_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`num_cpu_replicas`.* got -1"):

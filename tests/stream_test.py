@@ -1,4 +1,4 @@
-"""Sets on disk: every image once, anywhere, and what fails says its name."""
+"""Sets on disk: every image once an epoch, and errors name the file."""
 
 import functools
 import math
@@ -39,7 +39,7 @@ def write_folder(folder):
 
 
 def damage(path, start=0, size=None):
-  """Puts zeros in the middle of a file, or of a part of it."""
+  """Puts zeros near the end of a file, or of one of its records."""
   with open(path, "r+b") as f:
     size = size or os.path.getsize(path)
     f.seek(start + size - 30)
@@ -96,9 +96,9 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(heldout, 6)
     pipelines = [
       self.elements(
-        input_fn, 12 // num_shards, num_shards=num_shards, shards=[share]
+        input_fn, 12 // num_shards, num_shards=num_shards, shards=[shard]
       )
-      for share in range(num_shards)
+      for shard in range(num_shards)
     ]
     seen = np.stack([[i for i, _ in pipeline] for pipeline in pipelines], 1)
     for epoch in seen.reshape([2, 24]):
@@ -110,7 +110,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(labels, images % 3)
 
   @parameterized.parameters("folder", "tfrecord")
-  def test_it_begins_at_any_step_whatever_the_depth(self, kind):
+  def test_it_starts_at_any_step_with_any_depth(self, kind):
     input_fn = self.make(kind)
     whole = self.elements(input_fn, 15)
     deep = Streaming(
@@ -121,40 +121,38 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(a, b)
 
   @parameterized.parameters("folder", "tfrecord")
-  def test_a_run_sees_the_same_however_much_is_handed_over(self, kind):
+  def test_batches_do_not_depend_on_the_chunk_size(self, kind):
     many = self.elements(self.make(kind), 15)
-    with mock.patch.object(stream, "_MOST_AT_ONCE", 1):
+    with mock.patch.object(stream, "_MAX_CHUNK", 1):
       one = self.elements(self.make(kind), 15)
     self.assertAllEqual([i for i, _ in many], [i for i, _ in one])
     self.assertAllEqual([x for _, x in many], [x for _, x in one])
 
-  @mock.patch.object(stream, "_MOST_AT_ONCE", 1)
-  def test_no_more_is_kept_ready_than_asked_for(self):
+  @mock.patch.object(stream, "_MAX_CHUNK", 1)
+  def test_no_more_is_prefetched_than_requested(self):
     input_fn = self.make("folder", prefetch=2)
     data = iter(input_fn({"batch_size": 4}))
     for _ in range(100):
       next(data)
-    (running,) = input_fn._train._running
     least, seen = 100 + 3, [0]
-    for _ in range(1000):  # Until it is there, and stands still.
+    for _ in range(1000):  # Until the count is reached and constant.
       if seen[-1] >= least and len(set(seen[-10:])) == 1:
         break
       time.sleep(0.02)
-      seen.append(running().meter().num_given)
-    # Two, one that waits for its place, those being decoded, and what is
-    # between two of TensorFlow's stages.
+      seen.append(input_fn.train_set.buffer_meter().num_elements)
+    # Two, one that waits for the prefetch, and those being decoded.
     decoded = math.ceil(os.cpu_count() / 4)
-    self.assertBetween(seen[-1], least, least + decoded + 3)
+    self.assertBetween(seen[-1], least, least + decoded)
     del data
 
-  def test_a_run_sees_the_same_on_any_number_of_replicas(self):
+  def test_batches_do_not_depend_on_the_number_of_replicas(self):
     one = np.concatenate([i for i, _ in self.elements(self.make("folder"), 6)])
     four = self.elements(
       self.make("folder"), 24, batch_size=1, num_shards=4, shards=range(4)
     )
     self.assertAllEqual(np.concatenate([i for i, _ in four]), one)
 
-  def test_reference_and_heldout_are_others(self):
+  def test_reference_and_heldout_are_disjoint(self):
     input_fn = self.make("tfrecord")
     heldout, reference = input_fn.heldout(), input_fn.reference()
     self.assertEqual(reference.pixels.shape, (24, SIDE, SIDE, 3))
@@ -164,41 +162,41 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(images.labels, images.pixels[:, 0, 0, 0] // 8 % 3)
     self.assertLen(input_fn.reference(7).pixels, 7)
 
-  def test_to_look_at_images_each_byte_is_read_once(self):
+  def test_reference_images_read_each_byte_once(self):
     input_fn = self.make("tfrecord")
-    asked = []
+    reads = []
     read = reading.read
 
-    def counting(path, start, size):
-      asked.append((path, start, size))
+    def count(path, start, size):
+      reads.append((path, start, size))
       return read(path, start, size)
 
     with mock.patch.object(
-      reading.Patient.__init__,
+      reading.RetryingReader.__init__,
       "__defaults__",
-      (counting, *reading.Patient.__init__.__defaults__[1:]),
+      (count, *reading.RetryingReader.__init__.__defaults__[1:]),
     ):
       reference = input_fn.reference(20)
     self.assertLen(reference.pixels, 20)
-    # What is late may be asked for again, but always in the same pieces.
-    spans = sorted({(path, start, start + n) for path, start, n in asked})
+    # Late reads may be hedged, but always in the same blocks.
+    spans = sorted({(path, start, start + n) for path, start, n in reads})
     for (a, _, end), (b, start, _) in zip(spans, spans[1:]):
       self.assertTrue(a != b or end <= start)
 
-  def test_images_that_cannot_be_read_are_told(self):
+  def test_a_missing_reference_image_is_named(self):
     input_fn = self.make("folder")
     os.remove(input_fn.source.train.paths[0])
     with self.assertRaisesRegex(ValueError, "cannot be read, tried once"):
       input_fn.reference()
 
-  def test_some_classes_are_numbered_anew(self):
+  def test_selected_classes_are_renumbered(self):
     input_fn = self.make("folder", only_labels=["class2", 0])
     self.assertEqual(input_fn.spec.num_classes, 2)
     for images, labels in self.elements(input_fn, 6):
       self.assertAllEqual(labels, np.where(images % 3 == 2, 0, 1))
       self.assertNotIn(1, images % 3)
 
-  def test_labels_inside_of_records_cannot_be_chosen(self):
+  def test_classes_of_records_without_index_cannot_be_selected(self):
     with self.assertRaisesRegex(ValueError, "make_tfrecords"):
       self.make("tfrecord", only_labels=[0])
 
@@ -206,7 +204,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, r"`only_labels`.*got \['cat'\]"):
       self.make("folder", only_labels=["cat"])
 
-  def test_what_cannot_be_read_says_its_name(self):
+  def test_a_file_that_cannot_be_read_is_named(self):
     input_fn = self.make("folder")
     data = iter(input_fn({"batch_size": 4}))
     self.assertIsNone(input_fn.find_failure())
@@ -221,27 +219,27 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def failure(self, input_fn, **params):
-    """Reads until nothing comes any more; returns the reason."""
+    """Reads until the stream fails; returns the reason."""
     with self.assertRaises(tf.errors.OpError):
       for _ in input_fn({"batch_size": 4, **params}).take(100):
         pass
     return input_fn.find_failure()
 
-  def test_what_cannot_be_decoded_says_its_name(self):
+  def test_a_file_that_cannot_be_decoded_is_named(self):
     input_fn = self.make("folder")
     self.elements(input_fn, 6)
     self.assertIsNone(input_fn.find_failure())
-    path = input_fn.source.train.paths[input_fn.source.train.path[17]]
+    path = input_fn.source.train.paths[input_fn.source.train.path_index[17]]
     damage(path)
     self.assertRegex(
       self.failure(input_fn), f"^'{path}' cannot be decoded: .*PNG"
     )
     self.assertNotIn("{{", input_fn.find_failure())
 
-  def test_a_record_that_cannot_be_decoded_says_its_place(self):
+  def test_a_record_that_cannot_be_decoded_is_named_by_its_byte(self):
     input_fn = self.make("tfrecord")
     images = input_fn.source.train
-    path, start = images.paths[images.path[17]], images.start[17]
+    path, start = images.paths[images.path_index[17]], images.start[17]
     damage(path, start, images.size[17])
     self.assertRegex(
       self.failure(input_fn),
@@ -249,7 +247,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   @parameterized.parameters(3, -1)
-  def test_a_label_met_on_the_way_that_is_no_class_is_told(self, wrong):
+  def test_a_label_in_a_record_that_is_no_class_is_an_error(self, wrong):
     input_fn = self.make("tfrecord", labels={29: wrong, 28: wrong})
     kept = input_fn.source.train
     self.assertRegex(
@@ -258,7 +256,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
       f"{wrong}: ",
     )
     self.assertLen(kept, 24)
-    # Nobody asks for labels here.
+    # Unconditional input does not check labels.
     free = self.make("tfrecord", labels={29: wrong}, conditional=False)
     self.assertLen(list(free({"batch_size": 4}).take(12)), 12)
 
@@ -283,7 +281,12 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "parsed.*`tfrecord.image_key`"):
       usual.reference()
 
-  def test_a_meter_and_a_failure_of_replicas_with_their_own_labels(self):
+  def test_the_buffer_is_metered_while_it_runs(self):
+    train_set = self.make("folder").train_set
+    self.assertIsNone(train_set.buffer_meter())
+    self.assertEqual(train_set.meter(), {})
+
+  def test_meter_and_failure_with_classes_per_replica(self):
     input_fn = self.make("folder", by_label=True)
     data = iter(input_fn(dict(batch_size=4, num_shards=3)))
     for _ in range(3):
@@ -296,7 +299,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     failure = self.failure(input_fn, num_shards=3)
     self.assertRegex(failure, r"\.png' cannot be decoded")
 
-  def test_what_fails_for_a_moment_is_counted(self):
+  def test_transient_errors_are_counted(self):
     input_fn = self.make("folder")
     failed = set()
 
@@ -306,8 +309,8 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
         raise OSError("busy")
       return reading.read(path, start, size)
 
-    patient = reading.Patient(read, sleep=lambda seconds: None)
-    input_fn._train._blocks.read_fn = patient
+    reader = reading.RetryingReader(read, sleep=lambda seconds: None)
+    input_fn._train._blocks.read_fn = reader
     data = iter(input_fn({"batch_size": 4}))
     first, labels = next(data)
     self.assertAllEqual(labels, ids(first) % 3)
@@ -330,12 +333,12 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     )
     del data
 
-  def test_an_empty_file_is_odd(self):
+  def test_an_empty_file_gives_a_warning(self):
     (remark,) = preflight.remarks(self.make("tfrecord"))
     self.assertRegex(remark, r"^1 files have no images, as '.*x-0.tfrecord'")
     self.assertEqual(preflight.remarks(self.make("folder")), [])
 
-  def test_how_images_were_changed_is_told(self):
+  def test_the_split_names_the_preprocessing(self):
     self.assertEqual(
       self.make("folder").split, "set/train, center crop, bicubic"
     )

@@ -58,14 +58,16 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     built = experiment.Experiment(strategy or run_test.ONE("/cpu:0"))
     folder = f"{self.root}/{folder}"
     other = built.estimator(folder) if engine == "tpu_estimator" else None
-    return Run(built, folder, other)
+    made = Run(built, folder, other)
+    made.restore()
+    return made
 
   def train(self, *args, **kwargs):
     """Trains, and returns the values of all variables and the folder."""
     made = self.make(*args, **kwargs)
     made.open()
     made()
-    return run_test.values(made), made.model_dir
+    return run_test.values(made), made.folder.path
 
   def test_it_resumes_bit_for_bit_with_another_depth(self):
     whole, folder = self.train("whole", 12)
@@ -113,7 +115,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     reached = made.done
     self.assertBetween(reached, 4, 23)
     self.assertTrue(
-      os.path.exists(f"{made.model_dir}/model.ckpt-{reached}.index")
+      os.path.exists(f"{made.folder.path}/model.ckpt-{reached}.index")
     )
     shutil.rmtree(f"{self.images}/2")
     shutil.move(f"{self.root}/2", f"{self.images}/2")
@@ -132,7 +134,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       "Note: 5 of 40 images are broken and left out: '.*/1/1.png' "
       r"\(cannot be decoded: .* and 2 more; ",
     )
-    with open(f"{made.model_dir}/broken.txt") as f:
+    with open(f"{made.folder.path}/broken.txt") as f:
       self.assertLen(f.readlines(), 5)
     self.assertEqual(made.experiment.input_fn.num_images, 31)
 
@@ -155,7 +157,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     wrong = mock.Mock(side_effect=ValueError("Images are odd."))
     with (
       mock.patch.object(made.experiment.evaluation, "measure", wrong),
-      self.assertRaisesRegex(InputError, "odd. All is trained; .*ckpt-4"),
+      self.assertRaisesRegex(InputError, "odd. Training is complete; .*ckpt-4"),
     ):
       made()
 

@@ -1,4 +1,4 @@
-"""Sets of tensorflow-datasets are read where they are, or told how to make."""
+"""Sets of tensorflow-datasets are read, or an error tells how to build them."""
 
 from unittest import mock
 
@@ -73,19 +73,19 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertCountEqual(heldout.pixels[:, 0, 0, 0] // 10, range(12, 17))
     self.assertAllEqual(heldout.labels, heldout.pixels[:, 0, 0, 0] // 10 % 3)
 
-  def test_a_part_of_a_split_can_be_taken(self):
+  def test_a_slice_of_a_split_can_be_taken(self):
     self.store()
     numbers, _, _ = self.seen(self.source(split="train[:4]"))
     self.assertLen(set(numbers), 4)
 
-  def test_without_a_test_split_some_images_are_kept_back(self):
+  def test_without_a_test_split_some_images_are_held_out(self):
     self.store("single", splits=("train",))
     source = self.source("single", num_heldout=3)
     numbers, _, input_fn = self.seen(source)
     kept = input_fn.heldout().pixels[:, 0, 0, 0] // 10
     self.assertCountEqual([*numbers, *kept], range(12))
 
-  def test_what_is_not_built_says_how_to(self):
+  def test_a_set_that_is_not_built_is_refused_with_the_command(self):
     folder = self.get_temp_dir()
     with self.assertRaisesRegex(
       ValueError,
@@ -94,24 +94,24 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     ):
       self.source("mnist")
 
-  def test_what_nobody_knows_is_told(self):
+  def test_an_unknown_set_is_refused(self):
     with self.assertRaisesRegex(ValueError, "has no set 'no_such_set'"):
       self.source("no_such_set")
 
-  def test_an_unknown_split_is_told(self):
+  def test_an_unknown_split_is_refused(self):
     self.store()
     with self.assertRaisesRegex(ValueError, r"one of \['train', 'test'\] or a"):
       self.source(split="nope")
 
-  def test_what_has_no_image_is_told(self):
+  def test_a_set_without_images_is_refused(self):
     self.store("words", splits=("train",), text=tfds.features.Text())
     with self.assertRaisesRegex(ValueError, "'words' must have an image.*text"):
       self.source("words")
 
-  def test_of_several_features_those_of_the_usual_names_are_taken(self):
+  def test_of_several_features_those_of_the_default_names_are_taken(self):
     both = dict(image=IMAGE, mask=IMAGE, kind=LABEL, label=LABEL)
     self.store("usual", **both)
-    # Labels of the split `test` are unknown, so two images are kept back.
+    # Labels of the split `test` are unknown, so two images are held out.
     numbers, labels, _ = self.seen(self.source("usual"))
     self.assertLen(set(numbers), 10)
     self.assertAllEqual(labels, numbers % 3)
@@ -131,7 +131,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     source = self.source("others", image_key="picture")
     self.assertCountEqual(self.seen(source)[0], range(12))
 
-  def test_it_is_measured_with_images_whose_labels_are_known(self):
+  def test_heldout_images_have_known_labels(self):
     splits = ("train", "test", "validation")
     self.store("half", splits=splits, image=IMAGE, label=LABEL)
     _, _, input_fn = self.seen(self.source("half"))
@@ -145,7 +145,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     free = InputFn(lambda: unknown, resolution=8, conditional=False)
     preflight.check(free, 4)
 
-  def test_another_format_is_told(self):
+  def test_another_file_format_is_refused(self):
     builder = mock.Mock()
     builder.info.file_format.value = "array_record"
     with (

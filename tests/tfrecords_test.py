@@ -1,4 +1,4 @@
-"""Records lie where a scan says, and what is no record is named by its byte."""
+"""A scan finds all records, and names the byte of a damaged one."""
 
 import gzip
 import os
@@ -37,14 +37,14 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
   def file(self, records, name="a.tfrecord"):
     return write(os.path.join(self.folder, name), records)
 
-  def changed(self, change):
-    """Returns a path of a file whose bytes went through `change`."""
+  def write_changed(self, change):
+    """Writes a file whose bytes went through `change`; returns its path."""
     path = self.file(payloads(SIZES))
     data = pathlib.Path(path).read_bytes()
     pathlib.Path(path).write_bytes(change(data))
     return path
 
-  def test_every_record_is_where_the_scan_says(self):
+  def test_a_scan_finds_every_record(self):
     records = [payloads(SIZES, 0), [], payloads((5, 6), 1)]
     paths = [self.file(x, f"{i}.tfrecord") for i, x in enumerate(records)]
     shard, offset, size = tfrecords.scan(paths)
@@ -63,7 +63,9 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
     # 12 is one header; most blocks end within a payload or a header.
     *((f"blocks_of_{size}", size) for size in (12, 13, 16, 29, 300, 70000))
   )
-  def test_blocks_and_other_file_systems_make_no_difference(self, block_bytes):
+  def test_the_index_does_not_depend_on_blocks_or_file_system(
+    self, block_bytes
+  ):
     path = self.file(payloads(SIZES))
     expected = tfrecords.scan([path])
     with mock.patch.object(tfrecords, "_BLOCK_BYTES", block_bytes):
@@ -84,7 +86,7 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(ours.tolist(), [checksum])
       at += length + 16
 
-  def test_tables_say_what_shifting_bit_by_bit_does(self):
+  def test_tables_equal_the_bitwise_crc(self):
     crc = 0xFFFFFFFF
     for _ in range(64):
       crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
@@ -98,14 +100,14 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_a_damaged_header_is_found(self, at):
     # The third record begins after one of 0 bytes and one of 1 byte.
-    path = self.changed(
+    path = self.write_changed(
       lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
     )
     with self.assertRaisesRegex(ValueError, "at byte 33: it is damaged; copy"):
       tfrecords.scan([path])
 
-  def test_a_damaged_payload_is_not_looked_at(self):
-    path = self.changed(lambda data: data[:50] + b"x" * 20 + data[70:])
+  def test_payloads_are_not_checked(self):
+    path = self.write_changed(lambda data: data[:50] + b"x" * 20 + data[70:])
     self.assertAllEqual(tfrecords.scan([path])[2], SIZES)
 
   @parameterized.named_parameters(
@@ -115,7 +117,7 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
     ("only_half_a_header", 70605, r"ends at byte 6, .* begins at byte 0"),
   )
   def test_a_file_cut_short_is_refused(self, cut, words):
-    path = self.changed(lambda data: data[:-cut])
+    path = self.write_changed(lambda data: data[:-cut])
     with self.assertRaisesRegex(ValueError, words) as caught:
       tfrecords.scan([path])
     self.assertIn(f"'{path}'", str(caught.exception))
@@ -127,13 +129,13 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
     ("zeros", lambda data: bytes(1000), "another kind"),
   )
   def test_another_kind_of_file_is_refused(self, change, words):
-    path = self.changed(change)
+    path = self.write_changed(change)
     with self.assertRaisesRegex(ValueError, f"at byte 0: .*{words}") as caught:
       tfrecords.scan([path])
     self.assertIn(f"'{path}'", str(caught.exception))
 
   def test_zeros_behind_the_last_record_are_refused(self):
-    path = self.changed(lambda data: data + bytes(100))
+    path = self.write_changed(lambda data: data + bytes(100))
     with self.assertRaisesRegex(ValueError, "at byte 70,611: it is damaged"):
       tfrecords.scan([path])
 

@@ -62,9 +62,9 @@ echo '{"error": "RESOURCE_EXHAUSTED: no room"}' > "${3%.hlo}.json"
 
 class ProgramsTest(tf.test.TestCase, parameterized.TestCase):
   def test_cycles_are_those_of_the_main_computation(self):
-    self.assertEqual(programs.cycles(TEXT), 120)
-    self.assertEqual(programs.num_halves(TEXT), 1)
-    kinds = [operation.kind for operation in programs.operations(TEXT)]
+    self.assertEqual(programs.count_cycles(TEXT), 120)
+    self.assertEqual(programs.count_x64_calls(TEXT), 1)
+    kinds = [operation.kind for operation in programs.parse_operations(TEXT)]
     self.assertEqual(kinds, ["parameter", "fusion", "custom-call", "copy"])
 
   @parameterized.parameters(
@@ -77,10 +77,10 @@ class ProgramsTest(tf.test.TestCase, parameterized.TestCase):
     (("pred", "2,3", "", ""), 6, 6),
   )
   def test_tiles(self, array, full, padded):
-    self.assertEqual(programs.array_bytes(array), (full, padded))
+    self.assertEqual(programs.count_bytes(array), (full, padded))
 
   def test_the_largest_wastes(self):
-    first, second = programs.wastes(TEXT)
+    first, second = programs.find_waste(TEXT)
     self.assertEqual(first.shape, "f32[16,8,8,3]")
     self.assertEqual((first.num, first.empty_bytes), (1, 512000))
     self.assertAlmostEqual(first.share, 0.977, delta=1e-3)
@@ -186,7 +186,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     said = {
       "flops": 1e9,
       "bytes": 1e8,
-      "optimal_seconds": 0.25 - programs.num_halves(TEXT),
+      "optimal_seconds": 0.25 - programs.count_x64_calls(TEXT),
       "argument_bytes": 4 * gib,
       "output_bytes": 3 * gib,
       "alias_bytes": 3 * gib,
@@ -194,7 +194,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       "code_bytes": 0,
     }
     path.with_suffix(".json").write_text(json.dumps(said))
-    row = figures.row("step_off", path, 4, "tpu_v3")
+    row = figures.read_row("step_off", path, 4, "tpu_v3")
     self.assertAlmostEqual(row.seconds, 0.25)
     self.assertAlmostEqual(row.optimal_seconds, -0.75)
     report = figures.Report("v3:2x2", "tpu_v3", [row])
@@ -212,11 +212,13 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
   def test_an_unknown_tpu_is_refused(self):
     for topology in ("v9:2x2", "v3", "cpu:1"):
       with self.assertRaisesRegex(ValueError, f"`--topology` .* '{topology}'"):
-        figures.chip(topology)
-    self.assertEqual(figures.chip("v5e:2x2"), "tpu_v5e")
+        figures.find_chip(topology)
+    self.assertEqual(figures.find_chip("v5e:2x2"), "tpu_v5e")
 
   def test_every_part_is_compiled_alone_if_asked(self):
-    few, all_ = (figures.variants("tpu_v3", more) for more in (False, True))
+    few, all_ = (
+      figures.make_variants("tpu_v3", more) for more in (False, True)
+    )
     self.assertEqual(list(few), ["off", "layout", "bfloat16"])
     self.assertGreater(len(all_), len(few) + 5)
     self.assertLen({tuple(b) for b in all_.values()}, len(all_))
@@ -316,7 +318,7 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     config.load(["gin/data/imagenet.gin"], ["InputFn.resolution = 64", *more])
     with mock.patch.object(tfds, "builder", lambda name: builder):
-      spec = export._image_spec(experiment)
+      spec = export._find_image_spec(experiment)
     self.assertEqual(tuple(spec), (64, 3, num))
 
   @parameterized.named_parameters(
@@ -345,7 +347,7 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     *((kind, kind) for kind in ("v3:2x2", "v5e:2x2"))
   )
   def test_a_small_step_compiles(self, topology):
-    if not environment.is_there():
+    if not environment.is_installed():
       self.skipTest("No TPU compiler here: `make test-tpu` gets it.")
     folder = tempfile.mkdtemp()
     done = run(

@@ -1,5 +1,7 @@
 """Each player receives the gradient of its own loss, and nothing else moves."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -234,6 +236,18 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
     for loss_fn in (losses.hinge, losses.relativistic):
       expected = two_passes(g, d, batch, loss_fn, modes)
       self.assert_same_move(d_move(g, d, batch, loss_fn), expected)
+
+  @parameterized.parameters(
+    (True, [Mode.TRAIN]), (False, [Mode.TRAIN, Mode.FROZEN])
+  )
+  def test_the_move_is_told_how_many_passes_to_make(self, one_pass, expected):
+    g, d = linear_pair(SPECS[0][1], spectral=True)
+    batch = testing.batch(BATCH, SPECS[0][1])
+    fakes = turns.draw(g, batch, Mode.FROZEN)
+    terms = turns.LossTerms(one_pass=one_pass)
+    with mock.patch.object(d, "judge", wraps=d.judge) as judge:
+      turns.d_move(fakes, d, batch, losses.hinge, terms)
+    self.assertEqual([call.args[2] for call in judge.mock_calls], expected)
 
   def test_batch_statistics_are_taken_of_real_and_fake_apart(self):
     g, d = dcgan_pair(spectral=False)

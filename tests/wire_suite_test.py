@@ -1,4 +1,4 @@
-"""The suite `wire`: what it counts, what it says, and who it measures."""
+"""The suite `wire`: its counts, figures, tables and sides."""
 
 import functools
 import os
@@ -9,31 +9,36 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests.suites_test import TINY
-from tools.suites import wire, wire_figures, wire_plot, wire_quality
-from tools.suites.link import Link
-from tools.suites.wire_figures import Checked, Timed, Traffic, traffic
-from tools.suites.wire_quality import Quality
-from tools.suites.wire_sides import WAYS, Counter, Said
-from tools.suites.workers import Worker, closing
+from tools.suites.wire import figures, plot, quality, suite
+from tools.suites.wire.figures import (
+  LinkCheck,
+  Timing,
+  Traffic,
+  compute_traffic,
+)
+from tools.suites.wire.network_emulator import Link
+from tools.suites.wire.quality import Quality
+from tools.suites.wire.sides import EXCHANGES, Payload, PayloadCounter
+from tools.suites.workers import Worker, close_all
 
 SMALL = (*TINY[:-1], "linear.Generator.z_dim = 54")  # 64 x 64 weights.
 NUM_G, NUM_D = 64 * 64 + 64, 74 + 1
 SIZE = 4 * (NUM_G + NUM_D)
 
 
-def said():
-  """Returns what is said of 1 MB, the same for all numbers of workers."""
-  ways = {name: Said(1e6, 1e6, 1_000_000) for name in WAYS}
-  ways["periodic"] = Said(5e5, 5e5, 1_000_000)
-  ways["gossip"] = Said(2e6, 2e6, 1_000_000, rounds=1)
-  ways["gossip_3"] = Said(6e6, 6e6, 1_000_000, rounds=3)
-  for name, given in (("dq8", 254e3), ("dq4", 129e3), ("top1", 2e4)):
-    ways[name] = Said(given, 3 * given, 1_000_000, "gather")
-  ways["dq8_two_phase"] = Said(3e5, 4e5, 1_000_000, "two_phase")
-  return {2: ways, 4: ways, 8: ways}
+def make_payloads():
+  """Returns payloads of 1 MB, the same for all numbers of workers."""
+  payloads = {name: Payload(1e6, 1e6, 1_000_000) for name in EXCHANGES}
+  payloads["periodic"] = Payload(5e5, 5e5, 1_000_000)
+  payloads["gossip"] = Payload(2e6, 2e6, 1_000_000, rounds=1)
+  payloads["gossip_3"] = Payload(6e6, 6e6, 1_000_000, rounds=3)
+  for name, sent in (("dq8", 254e3), ("dq4", 129e3), ("top1", 2e4)):
+    payloads[name] = Payload(sent, 3 * sent, 1_000_000, "gather")
+  payloads["dq8_two_phase"] = Payload(3e5, 4e5, 1_000_000, "two_phase")
+  return {2: payloads, 4: payloads, 8: payloads}
 
 
-def timed():
+def make_timings():
   """Returns three rounds of two numbers of workers."""
   seconds = {
     "all_reduce": np.array([0.4, 0.8, 0.5]),
@@ -45,38 +50,41 @@ def timed():
     "gossip": np.array([0.1, 0.2, 0.25]),
   }
   return [
-    Timed(4, "100mbit", seconds),
-    Timed(4, "10ms", seconds),
-    Timed(8, "10ms", reverse),
+    Timing(4, "100mbit", seconds),
+    Timing(4, "10ms", seconds),
+    Timing(8, "10ms", reverse),
   ]
 
 
-def figures():
-  """Returns what is made of them."""
-  found = wire_figures.gather(
-    said(),
-    timed(),
-    {"100mbit": Checked(1e-4, 2e-4, 1.2e7), "10ms": Checked(1e-4, 0.0105, 2e8)},
+def make_figures():
+  """Returns the figures of these payloads and timings."""
+  found = figures.gather(
+    make_payloads(),
+    make_timings(),
+    {
+      "100mbit": LinkCheck(1e-4, 2e-4, 1.2e7),
+      "10ms": LinkCheck(1e-4, 0.0105, 2e8),
+    },
   )
   return {**found, "load_before": 0.5}
 
 
 class FiguresTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
-    ("all_reduce", Said(8.0, 8.0, 8), 4, Traffic(12.0, 6)),
-    ("all_reduce", Said(8.0, 8.0, 8), 2, Traffic(8.0, 2)),
-    ("periodic", Said(4.0, 4.0, 8), 4, Traffic(6.0, 3)),
-    ("gossip", Said(16.0, 16.0, 8, rounds=1), 8, Traffic(16.0, 1)),
-    ("gossip_3", Said(48.0, 48.0, 8, rounds=3), 8, Traffic(48.0, 3)),
-    ("dq8", Said(2.0, 6.0, 8, "gather"), 4, Traffic(6.0, 3)),
-    ("dq8", Said(2.0, 14.0, 8, "gather"), 8, Traffic(14.0, 7)),
-    ("dq8_two_phase", Said(2.0, 3.0, 8, "two_phase"), 4, Traffic(3.0, 10)),
+    ("all_reduce", Payload(8.0, 8.0, 8), 4, Traffic(12.0, 6)),
+    ("all_reduce", Payload(8.0, 8.0, 8), 2, Traffic(8.0, 2)),
+    ("periodic", Payload(4.0, 4.0, 8), 4, Traffic(6.0, 3)),
+    ("gossip", Payload(16.0, 16.0, 8, rounds=1), 8, Traffic(16.0, 1)),
+    ("gossip_3", Payload(48.0, 48.0, 8, rounds=3), 8, Traffic(48.0, 3)),
+    ("dq8", Payload(2.0, 6.0, 8, "gather"), 4, Traffic(6.0, 3)),
+    ("dq8", Payload(2.0, 14.0, 8, "gather"), 8, Traffic(14.0, 7)),
+    ("dq8_two_phase", Payload(2.0, 3.0, 8, "two_phase"), 4, Traffic(3.0, 10)),
   )
-  def test_what_goes_over_the_wire(self, name, one, m, expected):
-    self.assertEqual(traffic(name, one, m), expected)
+  def test_traffic_follows_from_the_payload(self, name, one, m, expected):
+    self.assertEqual(compute_traffic(name, one, m), expected)
 
   def test_gains_are_taken_within_a_round(self):
-    found = figures()
+    found = make_figures()
     self.assertAllClose(found["all_reduce_ms_100mbit_4"], 500.0)
     # 2, 1.6, 2.5 and 4, 4, 2.
     self.assertAllClose(found["dq8_time_gain_100mbit_4"], 2.0)
@@ -88,10 +96,12 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotIn("all_reduce_time_gain_10ms_8", found)
 
   def test_the_table_shows_who_wins_and_who_loses(self):
-    parts = wire_figures.table(figures(), said(), timed()).split("\n\n")
+    parts = figures.format_table(
+      make_figures(), make_payloads(), make_timings()
+    ).split("\n\n")
     lines = [part.splitlines() for part in parts]
     self.assertLen(lines, 5)
-    self.assertLen(lines[0], 2 + len(WAYS))
+    self.assertLen(lines[0], 2 + len(EXCHANGES))
     self.assertRegex(lines[0][2], r"^all-reduce +1\.00 MB    2 +1\.50 MB    6")
     self.assertRegex(lines[1][3], r"^ring gossip +800 \(800 - 900\) 0\.50x")
     self.assertRegex(lines[1][4], r"^DQGAN, 8 bits +200\* .* 2\.00x")
@@ -100,88 +110,93 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
     self.assertRegex(lines[4][1], r"dq8_time_gain_100mbit_4 +2\.000.*, met$")
     self.assertEqual(lines[4][3], "load 0.5 before")
 
-  def test_links_that_are_not_as_asked_for_are_told(self):
+  def test_links_that_differ_from_the_request_are_reported(self):
     links = {
-      "1ms": Checked(1e-4, 1.08e-3, 1.3e9),
-      "100mbit": Checked(1e-4, 2e-4, 1.2e7),
-      "10ms": Checked(1e-4, 0.0105, 2e8),
+      "1ms": LinkCheck(1e-4, 1.08e-3, 1.3e9),
+      "100mbit": LinkCheck(1e-4, 2e-4, 1.2e7),
+      "10ms": LinkCheck(1e-4, 0.0105, 2e8),
     }
-    found = wire_figures.gather(said(), timed(), links)
+    found = figures.gather(make_payloads(), make_timings(), links)
     self.assertAllClose(found["link_1ms_latency_ratio"], 1.08)
     self.assertAllClose(found["link_10ms_rate_ratio"], 0.16)
     self.assertAllClose(found["link_100mbit_latency_ratio"], 2.0)
-    lines = wire_figures._links_table(found).splitlines()[1:]
+    lines = figures._format_links(found).splitlines()[1:]
     self.assertEndsWith(lines[0], "NOT within 10 %: latency")
     self.assertRegex(
       lines[1], r"1\.08 ms \(1\.08\), 10400 .*\(1\.04\): within 10 %$"
     )
     self.assertRegex(lines[2], r"\(0\.16\): NOT within 10 %: rate$")
 
-  def test_what_is_missed_is_told(self):
-    found = {**figures(), "dq8_time_gain_100mbit_4": 1.2}
-    self.assertIn("1.200", wire_figures.table(found, said(), timed()))
-    self.assertRegex(wire_figures.table(found, said(), timed()), "1.5, MISSED")
+  def test_a_missed_target_is_reported(self):
+    found = {**make_figures(), "dq8_time_gain_100mbit_4": 1.2}
+    self.assertIn(
+      "1.200", figures.format_table(found, make_payloads(), make_timings())
+    )
+    self.assertRegex(
+      figures.format_table(found, make_payloads(), make_timings()),
+      "1.5, MISSED",
+    )
 
   def test_the_plot_is_a_picture(self):
-    path = os.path.join(self.get_temp_dir(), "wire.png")
-    wire_plot.draw(figures(), said(), timed(), path)
+    path = os.path.join(self.get_temp_dir(), "suite.png")
+    plot.draw(make_figures(), make_payloads(), make_timings(), path)
     with open(path, "rb") as f:
       self.assertEqual(f.read(4), b"\x89PNG")
 
   def test_quality_is_mean_and_deviation(self):
-    distances = {n: np.array([1.0, 2.0, 3.0]) for n in wire_quality.SIDES}
-    found = wire_quality.gather(Quality(400, distances))
+    distances = {n: np.array([1.0, 2.0, 3.0]) for n in quality.SIDES}
+    found = quality.gather(Quality(400, distances))
     self.assertAllClose(found["dq8_frechet"], 2.0)
     self.assertAllClose(found["dq8_frechet_std"], 1.0)
-    lines = wire_quality.table(found).splitlines()
+    lines = quality.format_table(found).splitlines()
     self.assertEqual(lines[0], "4 replicas, 400 steps, 3 seeds")
     self.assertRegex(lines[2], r"^all-reduce +2\.0 \+- 1\.0$")
 
-  def test_a_gap_is_told_where_seeds_do_not_explain_it(self):
-    distances = {n: np.array([1.0, 2.0, 3.0]) for n in wire_quality.SIDES}
+  def test_a_gap_is_reported_unless_seeds_explain_it(self):
+    distances = {n: np.array([1.0, 2.0, 3.0]) for n in quality.SIDES}
     distances["gossip"] = np.array([2.0, 3.0, 4.0])
     distances["dq8"] = np.array([4.0, 5.0, 6.0])
     distances["dq4"] = np.array([0.1, 0.1, 0.1])
-    found = wire_quality.gather(Quality(400, distances))
+    found = quality.gather(Quality(400, distances))
     # Twice the root of 1 / 3 + 1 / 3.
     self.assertAllClose(found["dq8_frechet_noise"], 1.633, atol=1e-3)
     self.assertAllClose(found["dq8_frechet_gap"], 3.0)
     self.assertNotIn("central_frechet_gap", found)
     lines = dict(
-      zip(["", "", *distances], wire_quality.table(found).split("\n"))
+      zip(["", "", *distances], quality.format_table(found).split("\n"))
     )
     self.assertEndsWith(lines["gossip"], "+1.0 (1.6): within seed noise")
     self.assertEndsWith(lines["dq8"], "+3.0 (1.6): worse")
     self.assertEndsWith(lines["dq4"], "-1.9 (1.2): better")
     self.assertEndsWith(lines["top1"], "+0.0 (1.6): within seed noise")
 
-  def test_both_modes_have_all_that_is_aimed_at(self):
-    for plans in (wire._QUICK, wire._FULL):
+  def test_both_modes_measure_all_targets(self):
+    for plans in (suite._QUICK, suite._FULL):
       names = {
-        f"{way}_time_gain_{link}_{plan.num_workers}"
+        f"{exchange}_time_gain_{link}_{plan.num_workers}"
         for plan in plans
-        for way in plan.ways
+        for exchange in plan.exchanges
         for link in plan.links
       }
-      self.assertContainsSubset(list(wire_figures.AIMS)[1:], names)
+      self.assertContainsSubset(list(figures.TARGETS)[1:], names)
 
 
 class SidesTest(tf.test.TestCase):
-  def test_exchanges_are_asked_what_they_say(self):
+  def test_exchanges_count_what_they_send(self):
     # In a process of its own: two strategies in one would clash.
-    counter = Worker("counter", functools.partial(Counter, 4))
-    with closing([counter]):
-      found = counter.ask("count", tuple(WAYS), 4, SMALL)
+    counter = Worker("counter", functools.partial(PayloadCounter, 4))
+    with close_all([counter]):
+      found = counter.call("count", tuple(EXCHANGES), 4, SMALL)
     self.assertEqual({one.size for one in found.values()}, {SIZE})
-    self.assertEqual(found["all_reduce"].given, SIZE)
-    self.assertEqual(found["periodic"].given, SIZE / 2)
-    self.assertEqual(found["gossip"].given, 2 * (SIZE + 2 * 1024))
-    self.assertEqual(found["gossip_3"].given, 2 * (3 * SIZE + 2 * 1024))
+    self.assertEqual(found["all_reduce"].sent, SIZE)
+    self.assertEqual(found["periodic"].sent, SIZE / 2)
+    self.assertEqual(found["gossip"].sent, 2 * (SIZE + 2 * 1024))
+    self.assertEqual(found["gossip_3"].sent, 2 * (3 * SIZE + 2 * 1024))
     small = 4 * (64 + NUM_D)  # G's and D's vectors go as they are.
     dq8 = 64 * 64 + 4 * 16 + small
-    self.assertEqual(found["dq8"].given, dq8)
+    self.assertEqual(found["dq8"].sent, dq8)
     self.assertEqual(found["dq8"].received, 3 * dq8)
-    self.assertEqual(found["top1"].given, 8 * 41 + small)
+    self.assertEqual(found["top1"].sent, 8 * 41 + small)
     self.assertEqual(
       [found[name].form for name in ("gossip", "dq4", "dq8_two_phase")],
       ["", "gather", "two_phase"],
@@ -190,43 +205,43 @@ class SidesTest(tf.test.TestCase):
   def test_links_are_checked_one_by_one(self):
     links = {"10ms": Link(0.02, 2e7), "1ms": Link(0.04, 8e6)}
     few = mock.patch.multiple(
-      wire,
+      suite,
       _NUM_TRIES=1,
-      _LEAST_WORDS=3,
-      _SECONDS_OF_WORDS=0.0,
+      _MIN_PINGS=3,
+      _SECONDS_OF_PINGS=0.0,
       _SECONDS_OF_BULK=0.1,
     )
-    with few, mock.patch.dict(wire.LINKS, links):
+    with few, mock.patch.dict(suite.LINKS, links):
       for _ in range(10):  # A busy machine is late, and slow, but not always.
-        found = wire.check_links(links)
-        if all(self.is_as_asked_for(found[x], links[x]) for x in links):
+        found = suite.check_links(links)
+        if all(self.is_as_requested(found[x], links[x]) for x in links):
           break
     self.assertEqual(list(found), list(links))
     for name, one in found.items():
-      self.assertTrue(self.is_as_asked_for(one, links[name]), one)
+      self.assertTrue(self.is_as_requested(one, links[name]), one)
 
-  def is_as_asked_for(self, checked, link):
-    """Whether what was found is about what the link is to be."""
+  def is_as_requested(self, checked, link):
+    """Whether the measured link is about the requested one."""
     return (
-      0.0 < checked.own < link.latency
+      0.0 < checked.overhead < link.latency
       and 0.7 < checked.latency / link.latency < 1.5
       and 0.5 < checked.rate / link.rate < 1.1
     )
 
   def test_processes_train_under_a_slow_link(self):
     slow = {"10ms": Link(0.05), "10gbit": Link()}
-    plan = wire.Plan(2, ("all_reduce", "gossip"), tuple(slow), 0.0)
-    with mock.patch.dict(wire.LINKS, slow):
-      late, fast = wire.measure(plan, SMALL)
+    plan = suite.Plan(2, ("all_reduce", "gossip"), tuple(slow), 0.0)
+    with mock.patch.dict(suite.LINKS, slow):
+      late, fast = suite.measure(plan, SMALL)
     self.assertEqual((late.num_workers, late.link), (2, "10ms"))
     for one in (late, fast):
       self.assertEqual(list(one.seconds), ["all_reduce", "gossip"])
       self.assertEqual({len(x) for x in one.seconds.values()}, {3})
-    # A ring of two passes all on twice, neighbors once.
+    # A ring of two forwards twice, gossip sends once.
     self.assertGreater(late.seconds["all_reduce"].min(), 0.1)
     self.assertGreater(late.seconds["gossip"].min(), 0.05)
     # A busy machine makes both slower, but not the one without a link more.
-    for name in plan.ways:
+    for name in plan.exchanges:
       self.assertLess(fast.seconds[name].min(), late.seconds[name].min(), name)
 
 

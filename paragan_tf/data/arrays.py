@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
-from paragan_tf.data.layout import channels_last
+from paragan_tf.data.batch_shape import to_channels_last
 
 # uint8 pixels `[n, h, w, c]`, and class ids `[n]` if there are any.
 Arrays = Tuple[np.ndarray, Optional[np.ndarray]]
@@ -24,23 +24,23 @@ _UNREADABLE = (
 
 
 def load_npz(path: str) -> Arrays:
-  """Returns `images` and `labels` of a file; `labels` may be missing."""
+  """Returns `images` and `labels` of an npz file; `labels` may be missing."""
   if not os.path.isfile(path):
     raise ValueError(f"`path` must be an npz file, got '{path}': not there.")
   with open(path, "rb") as f:
-    return _checked(path, read_npz(f, f"'{path}'"))
+    return _check_arrays(path, read_npz(f, f"'{path}'"))
 
 
 def load_npy(path: str, labels_path: Optional[str] = None) -> Arrays:
-  """Returns the array of a file, and that of another one as labels."""
-  found = {"images": _array(path)}
+  """Returns the array of an npy file, and labels from another file."""
+  found = {"images": _load_array(path)}
   if labels_path is not None:
-    found["labels"] = _array(labels_path)
-  return _checked(path, found)
+    found["labels"] = _load_array(labels_path)
+  return _check_arrays(path, found)
 
 
 def read_npz(file: Any, what: str) -> Dict[str, np.ndarray]:
-  """Returns the arrays of an open file; `what` begins a sentence about it."""
+  """Returns the arrays of an open file; `what` names it in errors."""
   try:
     found = np.load(file)
     if not isinstance(found, np.ndarray):
@@ -57,7 +57,7 @@ def read_npz(file: Any, what: str) -> Dict[str, np.ndarray]:
   )
 
 
-def _array(path: str) -> np.ndarray:
+def _load_array(path: str) -> np.ndarray:
   try:
     found = np.load(path)
   except _UNREADABLE as e:
@@ -73,7 +73,7 @@ def _array(path: str) -> np.ndarray:
   return found
 
 
-def _checked(path: str, arrays: Dict[str, np.ndarray]) -> Arrays:
+def _check_arrays(path: str, arrays: Dict[str, np.ndarray]) -> Arrays:
   pixels, labels = arrays.get("images"), arrays.get("labels")
   if pixels is None or pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
     found = {k: f"{v.dtype}{list(v.shape)}" for k, v in arrays.items()}
@@ -95,4 +95,4 @@ def _checked(path: str, arrays: Dict[str, np.ndarray]) -> Arrays:
     )
   if pixels.ndim == 3:
     return pixels[..., None], labels
-  return channels_last(pixels), labels
+  return to_channels_last(pixels), labels

@@ -1,22 +1,22 @@
-"""Which part of every global batch one pipeline gives."""
+"""The shards of every global batch that one pipeline yields."""
 
 from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 
-# From images (uint8), labels and places in the run to an element; of a batch or
-# of one image.
-Finish = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Tuple[Any, ...]]
+# Maps images (uint8), labels and positions in the run, of a batch or of one
+# image, to an element.
+FinishFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Tuple[Any, ...]]
 
 
-class Shard(NamedTuple):
-  """What a pipeline is asked for.
+class BatchShard(NamedTuple):
+  """The shards that a pipeline yields, one element per shard.
 
   Attributes:
     batch_size: Images of an element, for one replica.
-    num_shards: Into how many shards the global batch is cut.
-    shards: Which ones are given, in turn, one for each replica that the
-      pipeline feeds; a shard may be given to several.
+    num_shards: Number of shards of the global batch.
+    shards: Indices of the yielded shards, one for each replica that the
+      pipeline feeds; several replicas may get the same one.
     start_step: The step of the first element.
   """
 

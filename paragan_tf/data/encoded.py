@@ -1,4 +1,4 @@
-"""Images that stay encoded in files, read in blocks while the run goes on."""
+"""Images that stay encoded in files, read in blocks during the run."""
 
 import dataclasses
 import sys
@@ -17,69 +17,69 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import reading
-from paragan_tf.data.batch_shard import Shard
+from paragan_tf.data.batch_shard import BatchShard
 from paragan_tf.data.congestion import Bounds, Plan
 from paragan_tf.data.order import Order
-from paragan_tf.data.prefetch_buffer import Need
+from paragan_tf.data.prefetch_buffer import Request
 
-WHOLE = -1  # The size of a file that is one image.
+WHOLE = -1  # The size of an image that is a whole file.
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoded:
-  """Where each image is.
+class EncodedImages:
+  """The file, position and size of each image.
 
   Attributes:
     paths: The files.
-    path: The file of each image, an index, shape `[n]`.
-    start: Its first byte there.
-    size: Its bytes; -1 where the file is the image.
+    path_index: The file of each image, an index into `paths`, shape `[n]`.
+    start: Its first byte in the file.
+    size: Its number of bytes; -1 if the file is the image.
     labels: int32 class ids, shape `[n]`, or `None` if unknown or in the bytes.
     channels: Colors of an image.
-    parse: From bytes `[b]` to encoded images and labels `[b]`, in a graph,
-      where bytes are more than the image.
+    parse_fn: Maps bytes `[b]` to encoded images and labels `[b]`, in a graph;
+      for records, which hold more than the image.
   """
 
   paths: Tuple[str, ...]
-  path: np.ndarray
+  path_index: np.ndarray
   start: np.ndarray
   size: np.ndarray
   labels: Optional[np.ndarray] = None
   channels: int = 3
-  parse: Optional[Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]] = None
+  parse_fn: Optional[Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]] = None
 
   def __len__(self) -> int:
-    return len(self.path)
+    return len(self.path_index)
 
-  def part(self, rows: np.ndarray) -> "Encoded":
-    """Returns some of the images."""
+  def select(self, rows: np.ndarray) -> "EncodedImages":
+    """Returns the images of some rows."""
     labels = None if self.labels is None else self.labels[rows]
     return dataclasses.replace(
       self,
-      path=self.path[rows],
+      path_index=self.path_index[rows],
       start=self.start[rows],
       size=self.size[rows],
       labels=labels,
     )
 
-  def with_labels(self, labels: np.ndarray) -> "Encoded":
-    """Returns the same images, numbered otherwise."""
+  def with_labels(self, labels: np.ndarray) -> "EncodedImages":
+    """Returns the same images with other labels."""
     return dataclasses.replace(self, labels=labels)
 
-  def blocks(self, num_bytes: int) -> np.ndarray:
-    """Returns the block of each image: neighbors in a file, read at once."""
+  def assign_blocks(self, num_bytes: int) -> np.ndarray:
+    """Returns the block of each image; neighbors in a file are read at once."""
     end = self.start + self.size
     whole = self.size == WHOLE
-    apart = np.ones(len(self), bool)
-    # A gap, as an image that is left out, is read with its neighbors.
-    apart[1:] = (
-      (np.diff(self.path) != 0) | whole[1:] | (np.diff(self.start) < 0)
+    is_first = np.ones(len(self), bool)
+    # A gap, such as a held-out image, is read together with its neighbors.
+    is_first[1:] = (
+      (np.diff(self.path_index) != 0) | whole[1:] | (np.diff(self.start) < 0)
     )
-    run = np.cumsum(apart) - 1
-    origin = self.start[apart][run]
+    run = np.cumsum(is_first) - 1
+    origin = self.start[is_first][run]
     piece = np.where(whole, 0, (end - 1 - origin) // num_bytes)
-    apart[1:] |= np.diff(piece) != 0
-    return np.cumsum(apart) - 1
+    is_first[1:] |= np.diff(piece) != 0
+    return np.cumsum(is_first) - 1
 
 
 @gin.register
@@ -88,19 +88,19 @@ class Streaming:
   """How files are read.
 
   Attributes:
-    window: Images among which to shuffle.
-    num_lanes: Into how many parts a global batch is cut that share no bytes; at
-      best a multiple of the number of processes.
-    block_bytes: What is read at once, if there are several images in a file.
-    max_readers: Reads at the same time, at most.
-    max_depth: Batches to be ahead, at most.
-    max_bytes: Bytes to hold, at most.
-    cache_bytes: Bytes of files to keep once read, so that later epochs need not
-      read them again; what does not fit is read again.
+    window: Number of images to shuffle among.
+    num_lanes: Number of slices of a global batch that share no blocks; best a
+      multiple of the number of processes.
+    block_bytes: Bytes to read at once, if a file has several images.
+    max_readers: Maximum number of concurrent reads.
+    max_depth: Maximum number of batches to read ahead.
+    max_bytes: Maximum number of bytes in the prefetch buffer.
+    cache_bytes: Bytes of files to keep in memory for later epochs; blocks that
+      do not fit are read again.
     adaptive: Whether readers and depth follow the congestion; if not, they stay
       at `min_readers` and `min_depth`.
-    min_readers: Reads at the same time, at least.
-    min_depth: Batches to be ahead, at least.
+    min_readers: Minimum number of concurrent reads.
+    min_depth: Minimum number of batches to read ahead.
   """
 
   window: int = 4096
@@ -124,7 +124,7 @@ class Streaming:
       raise ValueError(
         f"`Streaming.cache_bytes` must be 0 or more, got {self.cache_bytes}."
       )
-    _ = self.bounds  # Says what is wrong with them.
+    _ = self.bounds  # Checks them.
 
   @property
   def bounds(self) -> Bounds:
@@ -136,73 +136,74 @@ class Streaming:
     )
 
 
-class Blocks:
+class BlockReader:
   """Reads blocks of an encoded set, and cuts images out of them.
 
   Args:
     images: The set.
     streaming: How to read.
-    read_fn: What reads; tries again by itself.
+    read_fn: Reads bytes of a file, and retries.
   """
 
   def __init__(
     self,
-    images: Encoded,
+    images: EncodedImages,
     streaming: Streaming,
-    read_fn: Optional[reading.Patient] = None,
+    read_fn: Optional[reading.RetryingReader] = None,
   ):
     _check_window(images, streaming)
     self.images = images
-    self.of_row = images.blocks(streaming.block_bytes)
-    self.read_fn = read_fn or reading.Patient()
-    numbers = np.arange(self.of_row[-1] + 2)
-    self._first = np.asarray(np.searchsorted(self.of_row, numbers))
+    self.block_ids = images.assign_blocks(streaming.block_bytes)
+    self.read_fn = read_fn or reading.RetryingReader()
+    numbers = np.arange(self.block_ids[-1] + 2)
+    self._first = np.asarray(np.searchsorted(self.block_ids, numbers))
     self._cache: Dict[int, bytes] = {}
-    self._room = streaming.cache_bytes
+    self._free_cache = streaming.cache_bytes
     self._lock = threading.Lock()
 
   def fetch(self, key: Tuple[int, int]) -> bytes:
-    """Returns the bytes of a block; `key` is its epoch and its number."""
+    """Returns the bytes of a block; `key` is its epoch and its id."""
     _, block = key
     if block in self._cache:
       return self._cache[block]
     first, last = self._first[block], self._first[block + 1] - 1
     images = self.images
-    path, start = images.paths[images.path[first]], int(images.start[first])
+    path = images.paths[images.path_index[first]]
+    start = int(images.start[first])
     size: Optional[int] = None
     if images.size[first] != WHOLE:
       size = int(images.start[last] + images.size[last]) - start
     content = self.read_fn(path, start, size)
-    self._keep(block, content)
+    self._cache_block(block, content)
     return content
 
   def cut(self, contents: Mapping[int, bytes], rows: np.ndarray) -> np.ndarray:
-    """Returns images' bytes out of those of their blocks, as objects."""
-    blocks = self.of_row[rows]
+    """Returns the bytes of images, cut out of the bytes of their blocks."""
+    blocks = self.block_ids[rows]
     starts = self.images.start[rows] - self.images.start[self._first[blocks]]
     sizes = self.images.size[rows]
     ends = np.where(sizes == WHOLE, sys.maxsize, starts + sizes)
-    # Not one by one out of arrays: that takes longer than to cut.
-    places = zip(blocks.tolist(), starts.tolist(), ends.tolist())
-    found = (contents[block][start:end] for block, start, end in places)
+    # Lists, because to index arrays one by one takes longer than to cut.
+    slices = zip(blocks.tolist(), starts.tolist(), ends.tolist())
+    found = (contents[block][start:end] for block, start, end in slices)
     return np.fromiter(found, object, len(rows))
 
   def num_bytes(self, contents: Mapping[int, bytes], rows: np.ndarray) -> int:
-    """Returns how many bytes `cut` gives."""
+    """Returns the total size of what `cut` returns."""
     sizes = self.images.size[rows]
     if WHOLE in sizes:
       return sum(map(len, self.cut(contents, rows)))
     return int(sizes.sum())
 
-  def _keep(self, block: int, content: bytes) -> None:
+  def _cache_block(self, block: int, content: bytes) -> None:
     with self._lock:
-      if len(content) <= self._room and block not in self._cache:
-        self._room -= len(content)
+      if len(content) <= self._free_cache and block not in self._cache:
+        self._free_cache -= len(content)
         self._cache[block] = content
 
 
-def _check_window(images: Encoded, streaming: Streaming) -> None:
-  """Refuses a window that alone would hold more bytes than allowed."""
+def _check_window(images: EncodedImages, streaming: Streaming) -> None:
+  """Refuses a shuffle window larger than `max_bytes`."""
   num = min(streaming.window, len(images))
   expected = num * float(np.mean(images.size))
   if expected > streaming.max_bytes:
@@ -214,8 +215,10 @@ def _check_window(images: Encoded, streaming: Streaming) -> None:
     )
 
 
-def needs(order: Order, of_row: np.ndarray, shard: Shard) -> Iterator[Need]:
-  """Yields what each element needs, without end; its tag is (rows, places)."""
+def plan_requests(
+  order: Order, block_ids: np.ndarray, shard: BatchShard
+) -> Iterator[Request]:
+  """Yields the request of each element, endlessly; tag: (rows, positions)."""
   n, size = len(order), shard.batch_size
   local = len(shard.shards)
   epochs: Dict[int, Tuple[np.ndarray, np.ndarray]] = {}
@@ -223,34 +226,36 @@ def needs(order: Order, of_row: np.ndarray, shard: Shard) -> Iterator[Need]:
   while True:
     step, turn = divmod(k, local)
     first = (step * shard.num_shards + shard.shards[turn]) * size
-    places = first + np.arange(size, dtype=np.int64)
+    positions = first + np.arange(size, dtype=np.int64)
     rows, keys, uses = [], [], []
-    for epoch in np.unique(places // n):
+    for epoch in np.unique(positions // n):
       if epoch not in epochs:
         epochs = {e: v for e, v in epochs.items() if e >= epoch - 1}
-        epochs[epoch] = _epoch(order, of_row, shard, int(epoch))
+        epochs[epoch] = _plan_epoch(order, block_ids, shard, int(epoch))
       table, num_uses = epochs[epoch]
-      mine = table[places[places // n == epoch] - epoch * n]
-      blocks = np.unique(of_row[mine])
+      mine = table[positions[positions // n == epoch] - epoch * n]
+      blocks = np.unique(block_ids[mine])
       rows.append(mine)
       keys += [(int(epoch), int(block)) for block in blocks]
       uses += [int(num_uses[block]) for block in blocks]
-    yield Need((np.concatenate(rows), places), keys, uses)
+    yield Request((np.concatenate(rows), positions), keys, uses)
     k += 1
 
 
-def _epoch(order: Order, of_row: np.ndarray, shard: Shard, epoch: int):
+def _plan_epoch(
+  order: Order, block_ids: np.ndarray, shard: BatchShard, epoch: int
+):
   """Returns the rows of an epoch, and how many elements use each block."""
   rows, n = order.rows(epoch), len(order)
-  places = epoch * n + np.arange(n)
+  positions = epoch * n + np.arange(n)
   size, total = shard.batch_size, shard.num_shards
-  element = places // size  # Counted over all shards.
+  element = positions // size  # Counted over all shards.
   mine = np.isin(element % total, shard.shards)
   mine &= element // total >= shard.start_step
-  # A shard that is given to several replicas is given several times.
+  # A shard that several replicas take is yielded several times.
   times = np.bincount(np.asarray(shard.shards), minlength=total)
-  num_blocks = int(of_row[-1]) + 1
-  pairs = np.unique(element[mine] * num_blocks + of_row[rows[mine]])
+  num_blocks = int(block_ids[-1]) + 1
+  pairs = np.unique(element[mine] * num_blocks + block_ids[rows[mine]])
   weights = times[(pairs // num_blocks) % total]
   uses = np.bincount(pairs % num_blocks, weights, minlength=num_blocks)
   return rows, uses.astype(np.int64)

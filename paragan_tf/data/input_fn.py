@@ -1,9 +1,9 @@
 """From a source to batches: `input_fn(params) -> tf.data.Dataset`.
 
-The image at each place of the global batch is a function of (seed, step) only:
-every epoch is a fresh permutation, and the place in it is computed, not kept.
-So a run resumes at any step without stored iterator state, and sees the same
-global batches on any number of replicas.
+The image at each position of the global batch is a function of (seed, step)
+only: every epoch is a new permutation, which is computed, not stored. So a run
+resumes at any step without stored iterator state, and sees the same global
+batches on any number of replicas.
 """
 
 import operator
@@ -14,36 +14,36 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import sources
-from paragan_tf.data.batch_shard import Shard
-from paragan_tf.data.encoded import Encoded, Streaming
-from paragan_tf.data.memory import Memory
+from paragan_tf.data.batch_shard import BatchShard
+from paragan_tf.data.encoded import EncodedImages, Streaming
+from paragan_tf.data.memory import InMemorySet
 from paragan_tf.data.stream import Stream
 from paragan_tf.data.transforms import Transform
 from paragan_tf.types import ImageSpec
 
-_MOST_REFERENCE = 10000  # Of a set on disk, unless more are asked for.
+_MAX_REFERENCE = 10000  # Default for sets on disk.
 
 
 @gin.register
 class InputFn:
   """Gives each replica its shard of every global batch.
 
-  Called with `params` in Estimator's way; the keys are those of `Share`, all
-  optional but `batch_size`.
+  Called with `params` as in Estimator; its keys are the fields of
+  `BatchShard`, all optional but `batch_size`.
 
   Args:
-    source: Where images come from: a function, or a text as 'folder:PATH', see
-      `sources.from_text`.
-    resolution: Of the images that are given.
-    conditional: Whether labels are given.
+    source: Where images come from: a function, or a text like 'folder:PATH',
+      see `sources.from_text`.
+    resolution: Height and width of the images.
+    conditional: Whether batches have labels.
     only_labels: The classes to take, by name or number; all if `None`. They are
-      numbered anew, in this order.
-    by_label: Replica `r` of `m` sees only the classes `r`, `r + m`, ...; each
-      has an order of its own. For what replicas do that see different data.
-    transform: What is done with each image; by default as gin has it.
-    streaming: How files are read; likewise.
-    prefetch: Elements for each replica that are kept ready.
-    seed: Of the order, and of what is random in `transform`.
+      renumbered in this order.
+    by_label: Replica `r` of `m` sees only the classes `r`, `r + m`, ..., in an
+      order of its own. For experiments with non-identical data per replica.
+    transform: How images are transformed; from gin by default.
+    streaming: How files are read; from gin by default.
+    prefetch: Number of elements that are prefetched for each replica.
+    seed: Of the order, and of random transforms.
   """
 
   def __init__(
@@ -69,7 +69,7 @@ class InputFn:
       )
     found = sources.from_text(source) if isinstance(source, str) else source()
     if only_labels is not None:
-      found = sources.only(found, only_labels)
+      found = sources.select_classes(found, only_labels)
     if conditional and not found.label_names:
       raise ValueError(
         f"`conditional` needs labels and '{found.name}' has none: set "
@@ -88,12 +88,12 @@ class InputFn:
     self.conditional = conditional
     self._transform = transform or gin.get_configurable(Transform)()
     self._streaming = streaming or gin.get_configurable(Streaming)()
-    self._train = self._set(found.train)
-    self._sets = [self._train]  # All that batches were made of.
+    self._train = self._make_set(found.train)
+    self._sets = [self._train]  # All sets that batches come from.
 
   @property
   def spec(self) -> ImageSpec:
-    """What the nets must make and judge."""
+    """The images that G makes and D judges."""
     return ImageSpec(
       resolution=self.resolution,
       channels=self.source.train.channels,
@@ -101,39 +101,44 @@ class InputFn:
     )
 
   @property
+  def train_set(self) -> Union[InMemorySet, Stream]:
+    """The training images: in memory, or a stream of files."""
+    return self._train
+
+  @property
   def name(self) -> str:
-    """What the data is called."""
+    """The name of the data set."""
     return self.source.name
 
   @property
   def split(self) -> str:
-    """What the images to measure against are, and how they were changed."""
-    change = self._train.change
-    return f"{self.name}/train{change and f', {change}'}"
+    """The reference images of metrics, and their preprocessing."""
+    suffix = self._train.preprocessing
+    return f"{self.name}/train{suffix and f', {suffix}'}"
 
   @property
   def num_images(self) -> int:
-    """How many there are to train on."""
+    """The number of training images."""
     return len(self._train)
 
   def find_failure(self) -> Optional[str]:
-    """Returns why no more batches come, `None` if it is not for the images."""
-    found = (part.find_failure() for part in self._sets)
-    return next(filter(None, found), None)
+    """Returns why the input ended, `None` if images are not the reason."""
+    failures = (x.find_failure() for x in self._sets)
+    return next(filter(None, failures), None)
 
   def meter(self) -> Dict[str, float]:
-    """Returns what readers do now, for the logs; of the depths, the most."""
+    """Returns statistics of all readers for the logs: sums, maximum depth."""
     total: Dict[str, float] = {}
-    for part in self._sets:
-      for name, value in part.meter().items():
-        join = max if name == "input/depth" else operator.add
-        total[name] = join(total.get(name, 0), value)
+    for images in self._sets:
+      for name, value in images.meter().items():
+        combine = max if name == "input/depth" else operator.add
+        total[name] = combine(total.get(name, 0), value)
     return total
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
     total = params.get("num_shards", 1)
-    shard = Shard(
+    shard = BatchShard(
       params["batch_size"],
       total,
       list(params.get("shards", range(total))),
@@ -142,63 +147,65 @@ class InputFn:
     if self.by_label and total > 1:
       batches = self._dataset_by_label(shard)
     else:
-      batches = self._train.dataset(shard, self._finished)
-    # Else a strategy asks all replicas at every step whether one ran dry.
+      batches = self._train.dataset(shard, self._finish)
+    # Otherwise a strategy checks at every step whether any replica has data.
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
     )
-    # Last, or TensorFlow adds a prefetch of its own that grows without bound.
+    # Last; otherwise TensorFlow adds its own prefetch, which is unbounded.
     batches = batches.apply(endless).prefetch(self.prefetch * len(shard.shards))
     options = tf.data.Options()
-    # Parallelism is fixed, so there is nothing to tune; and TensorFlow may wait
-    # for the thread that tunes, up to a minute, when an iterator ends.
+    # Parallelism is fixed, so there is nothing to tune; and when an iterator
+    # ends, TensorFlow may wait up to a minute for the tuning thread.
     options.autotune.enabled = False
+    # TensorFlow's rewrites would add stages that hold up to 16 more elements.
+    options.experimental_optimization.apply_default_optimizations = False
     return batches.with_options(options)
 
   def check_shards(self, num_shards: int) -> None:
-    """Says in a `ValueError` if some shard would have no images."""
+    """Raises a `ValueError` if a shard would have no images."""
     if not self.by_label:
       return
-    places = np.asarray(self.source.train.labels) % num_shards
-    if len(np.unique(places)) < num_shards:
+    shards = np.asarray(self.source.train.labels) % num_shards
+    if len(np.unique(shards)) < num_shards:
       raise ValueError(
         "`by_label` needs a class for each replica, and "
         f"'{self.name}' has {len(self.source.label_names)} for "
         f"{num_shards}: take fewer replicas, or `by_label = False`."
       )
 
-  def _dataset_by_label(self, shard: Shard) -> tf.data.Dataset:
-    """Returns batches of some classes for each shard, in turn."""
+  def _dataset_by_label(self, shard: BatchShard) -> tf.data.Dataset:
+    """Returns batches of each shard's own classes, in turn."""
     self.check_shards(shard.num_shards)
-    places = np.asarray(self.source.train.labels) % shard.num_shards
-    found = [np.flatnonzero(places == i) for i in shard.shards]
-    own = Shard(shard.batch_size, 1, [0], shard.start_step)
-    parts = [self._set(self.source.train.part(rows)) for rows in found]
-    self._sets = [self._train, *parts]
-    sets = [part.dataset(own, self._finished) for part in parts]
-    turns = tf.data.Dataset.range(len(sets)).repeat()
-    return tf.data.Dataset.choose_from_datasets(sets, turns)
+    shards = np.asarray(self.source.train.labels) % shard.num_shards
+    rows = [np.flatnonzero(shards == i) for i in shard.shards]
+    single = BatchShard(shard.batch_size, 1, [0], shard.start_step)
+    sets = [self._make_set(self.source.train.select(x)) for x in rows]
+    self._sets = [self._train, *sets]
+    datasets = [x.dataset(single, self._finish) for x in sets]
+    indices = tf.data.Dataset.range(len(datasets)).repeat()
+    return tf.data.Dataset.choose_from_datasets(datasets, indices)
 
   def reference(self, count: Optional[int] = None) -> sources.Images:
-    """Returns training images to measure against, `count` of them.
+    """Returns `count` training images, the reference of metrics.
 
-    All if it is `None`; of a set on disk, at most 10,000 then.
+    By default all of them, of a set on disk at most 10,000.
     """
     on_disk = isinstance(self._train, Stream)
-    most = count or (_MOST_REFERENCE if on_disk else self.num_images)
-    if most >= self.num_images:
+    count = count or (_MAX_REFERENCE if on_disk else self.num_images)
+    if count >= self.num_images:
       return self._train.images(np.arange(self.num_images))
-    # Anywhere in the file, which may be sorted by class.
-    rows = np.random.RandomState(0).permutation(self.num_images)[:most]
+    # At random, because the file may be sorted by class.
+    rows = np.random.RandomState(0).permutation(self.num_images)[:count]
     return self._train.images(rows)
 
   def heldout(self, most: Optional[int] = None) -> sources.Images:
-    """Returns the images kept to measure with, at the resolution."""
-    heldout = self._set(self.source.heldout)
+    """Returns the held-out images, resized; at most `most`."""
+    heldout = self._make_set(self.source.heldout)
     return heldout.images(np.arange(len(heldout))[:most])
 
-  def _set(self, images: Union[sources.Images, Encoded]):
-    if isinstance(images, Encoded):
+  def _make_set(self, images: Union[sources.Images, EncodedImages]):
+    if isinstance(images, EncodedImages):
       return Stream(
         images,
         self.resolution,
@@ -207,10 +214,10 @@ class InputFn:
         self.seed,
         self.spec.num_classes,
       )
-    return Memory(images, self.resolution, self._transform, self.seed)
+    return InMemorySet(images, self.resolution, self._transform, self.seed)
 
-  def _finished(self, images, labels, places):
-    images = self._transform.floats(images, self.seed, places)
+  def _finish(self, images, labels, positions):
+    images = self._transform.to_floats(images, self.seed, positions)
     if not self.conditional:
       return (images,)
     return images, labels

@@ -1,25 +1,26 @@
-"""Looks at the input before the first step: on a device, errors are obscure."""
+"""Checks the input before the first step: errors on a device are obscure."""
 
-from typing import Any, Dict, List, Sequence
+import contextlib
+from typing import Any, Dict, Iterator, List, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import folder, reading
-from paragan_tf.data.encoded import Encoded
+from paragan_tf.data.encoded import EncodedImages
 from paragan_tf.types import ImageSpec
 
-_MOST, _MOST_HELDOUT = 64, 8  # Images to look at.
+_MAX_IMAGES, _MAX_HELDOUT = 64, 8  # To check.
 _ROUNDING = 1e-3
 
 
 def check(input_fn: Any, images_per_step: int, num_shards: int = 1) -> None:
-  """Says in a `ValueError` why training could not work on this input.
+  """Raises a `ValueError` if training could not work on this input.
 
   Args:
-    input_fn: An `InputFn`, or what is like one.
+    input_fn: An `InputFn` or `AdaptedInput`.
     images_per_step: Real images that one step takes, over all replicas.
-    num_shards: Into how many shards they are cut.
+    num_shards: Number of shards of the global batch.
   """
   count = input_fn.num_images
   if count is not None and count < images_per_step:
@@ -35,17 +36,20 @@ def check(input_fn: Any, images_per_step: int, num_shards: int = 1) -> None:
     if source.train.labels is not None:
       check_labels(input_fn.name, source.train.labels, len(source.label_names))
     _check_heldout(input_fn)
-  data = input_fn({"batch_size": min(images_per_step, _MOST)})
-  check_batch(input_fn.name, first(input_fn, data), input_fn.spec)
+  if hasattr(input_fn, "check_heldout"):
+    with _raise_value_errors(input_fn):
+      input_fn.check_heldout()
+  data = input_fn({"batch_size": min(images_per_step, _MAX_IMAGES)})
+  check_batch(input_fn.name, read_first(input_fn, data), input_fn.spec)
 
 
 def _check_heldout(input_fn: Any) -> None:
-  """Looks at some images that are needed when all is trained."""
+  """Checks some held-out images, which are first used after training."""
   try:
     labels = input_fn.source.heldout.labels
-    if isinstance(input_fn.source.heldout, Encoded):
-      looked_at = input_fn.heldout(_MOST_HELDOUT).labels
-      labels = looked_at if labels is None else labels
+    if isinstance(input_fn.source.heldout, EncodedImages):
+      some = input_fn.heldout(_MAX_HELDOUT).labels
+      labels = some if labels is None else labels
     if labels is not None and input_fn.spec.num_classes:
       check_labels(input_fn.name, labels, input_fn.spec.num_classes)
   except ValueError as e:
@@ -54,24 +58,32 @@ def _check_heldout(input_fn: Any) -> None:
     ) from e
 
 
-def first(input_fn: Any, data: tf.data.Dataset) -> List[np.ndarray]:
-  """Returns the first element; why there is none is a `ValueError`."""
-  try:
-    return [part.numpy() for part in next(iter(data))]
-  except StopIteration as e:
+def read_first(input_fn: Any, data: tf.data.Dataset) -> List[np.ndarray]:
+  """Returns the first element; raises a `ValueError` if there is none."""
+  with _raise_value_errors(input_fn):
+    found = next(iter(data), None)
+  if found is None:
     raise ValueError(
       f"'{input_fn.name}' must give images, and its stream ends before the "
       "first batch: see that it is not empty, and repeats."
-    ) from e
+    )
+  return [x.numpy() for x in found]
+
+
+@contextlib.contextmanager
+def _raise_value_errors(input_fn: Any) -> Iterator[None]:
+  """Turns errors of TensorFlow into a `ValueError` with the reason."""
+  try:
+    yield
   except tf.errors.OpError as e:
-    reason = input_fn.find_failure() or reading.plain(e)
+    reason = input_fn.find_failure() or reading.clean_message(e)
     raise ValueError(f"'{input_fn.name}' gives no batch: {reason}") from e
 
 
 def check_batch(
   name: str, batch: Sequence[np.ndarray], spec: ImageSpec
 ) -> None:
-  """Says what is wrong with a batch of images, and labels if there are any."""
+  """Raises a `ValueError` if images or labels of a batch are wrong."""
   images = batch[0]
   shape = (spec.resolution, spec.resolution, spec.channels)
   if images.dtype != np.float32 or images.shape[1:] != shape:
@@ -100,7 +112,7 @@ def check_batch(
 
 
 def check_labels(name: str, labels: np.ndarray, num_classes: int) -> None:
-  """Says which labels are no class ids."""
+  """Raises a `ValueError` if a label is no class id."""
   low, high = int(np.min(labels)), int(np.max(labels))
   if low < 0 or high >= num_classes:
     raise ValueError(
@@ -110,7 +122,7 @@ def check_labels(name: str, labels: np.ndarray, num_classes: int) -> None:
 
 
 def remarks(input_fn: Any) -> List[str]:
-  """Returns what is odd about the input, and no error."""
+  """Returns warnings about the input."""
   source = getattr(input_fn, "source", None)
   if source is None:
     return []
@@ -120,23 +132,23 @@ def remarks(input_fn: Any) -> List[str]:
     total = len(train) + len(source.heldout) + len(source.broken)
     found.append(
       f"{len(source.broken):,} of {total:,} images are broken and left out: "
-      f"{folder.named(source.broken)}; a run lists all in its folder."
+      f"{folder.describe_broken(source.broken)}; a run lists all in its folder."
     )
-  if isinstance(train, Encoded):
-    used = np.bincount(train.path, minlength=len(train.paths))
+  if isinstance(train, EncodedImages):
+    used = np.bincount(train.path_index, minlength=len(train.paths))
     heldout = source.heldout
-    if isinstance(heldout, Encoded) and heldout.paths == train.paths:
-      used += np.bincount(heldout.path, minlength=len(train.paths))
+    if isinstance(heldout, EncodedImages) and heldout.paths == train.paths:
+      used += np.bincount(heldout.path_index, minlength=len(train.paths))
     empty = [train.paths[i] for i in np.flatnonzero(used == 0)]
     if empty:
       found.append(f"{len(empty)} files have no images, as '{empty[0]}'.")
   if train.labels is not None and source.label_names:
     counts = np.bincount(train.labels, minlength=len(source.label_names))
-    found += _uneven(dict(zip(source.label_names, counts)))
+    found += _find_imbalance(dict(zip(source.label_names, counts)))
   return found
 
 
-def _uneven(counts: Dict[str, int]) -> List[str]:
+def _find_imbalance(counts: Dict[str, int]) -> List[str]:
   missing = [name for name, count in counts.items() if not count]
   if missing:
     return [f"{len(missing)} classes have no images, as '{missing[0]}'."]

@@ -1,7 +1,7 @@
-"""Bytes from where they are: this machine, gs:// and its like, http(s)://.
+"""Reads bytes of local files, of gs:// and the like, and of http(s)://.
 
-What fails for a moment is tried again, longer and longer apart; what fails for
-good is told with its file's name.
+Transient errors are retried with exponential backoff. Permanent errors raise a
+`ValueError` with the file's name.
 """
 
 import functools
@@ -14,7 +14,7 @@ import requests
 import tensorflow as tf
 
 _TIMEOUT_SECONDS = 30.0
-_LASTING = (
+_PERMANENT = (
   FileNotFoundError,
   PermissionError,
   IsADirectoryError,
@@ -23,7 +23,7 @@ _LASTING = (
   tf.errors.PermissionDeniedError,
   tf.errors.UnauthenticatedError,
 )
-_PASSING = (
+_TRANSIENT = (
   OSError,
   tf.errors.AbortedError,
   tf.errors.DeadlineExceededError,
@@ -32,11 +32,11 @@ _PASSING = (
   tf.errors.UnavailableError,
   tf.errors.UnknownError,
 )
-_NOISE = re.compile(r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]|name: *$", re.M)
+_NODE_NAMES = re.compile(r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]|name: *$", re.M)
 _local = threading.local()
 
-# Reads a part of a file: path, first byte, how many (to the end if `None`).
-Read = Callable[[str, int, Optional[int]], bytes]
+# Reads bytes of a file: path, first byte, how many (to the end if `None`).
+ReadFn = Callable[[str, int, Optional[int]], bytes]
 
 
 def read(path: str, start: int = 0, size: Optional[int] = None) -> bytes:
@@ -57,40 +57,40 @@ def read(path: str, start: int = 0, size: Optional[int] = None) -> bytes:
 
 
 def _read_http(url: str, start: int, size: Optional[int]) -> bytes:
-  if not hasattr(_local, "session"):  # A connection a thread, kept open.
+  if not hasattr(_local, "session"):  # One open connection per thread.
     _local.session = requests.Session()
   end = "" if size is None else start + size - 1
   headers = {"Range": f"bytes={start}-{end}"} if start or size else {}
-  answer = _local.session.get(url, headers=headers, timeout=_TIMEOUT_SECONDS)
-  if answer.status_code in (401, 403, 404, 410):
-    raise FileNotFoundError(f"HTTP status {answer.status_code}")
-  if answer.status_code >= 400 or (headers and answer.status_code != 206):
-    raise OSError(f"HTTP status {answer.status_code}")
-  return answer.content
+  response = _local.session.get(url, headers=headers, timeout=_TIMEOUT_SECONDS)
+  if response.status_code in (401, 403, 404, 410):
+    raise FileNotFoundError(f"HTTP status {response.status_code}")
+  if response.status_code >= 400 or (headers and response.status_code != 206):
+    raise OSError(f"HTTP status {response.status_code}")
+  return response.content
 
 
-class Patient:
-  """Reads as `read` does, and tries again what may pass.
+class RetryingReader:
+  """Reads as `read` does, and retries transient errors.
 
   Args:
-    read_fn: What reads.
-    num_tries: How often, at most.
-    first_seconds: The first pause; each one is twice as long as the last.
-    sleep: What passes the time.
+    read_fn: Reads once.
+    num_tries: Maximum number of attempts.
+    first_pause: Seconds before the first retry; each pause doubles.
+    sleep: Waits that many seconds.
   """
 
   def __init__(
     self,
-    read_fn: Read = read,
+    read_fn: ReadFn = read,
     num_tries: int = 5,
-    first_seconds: float = 0.2,
+    first_pause: float = 0.2,
     sleep: Callable[[float], None] = time.sleep,
   ):
     if num_tries < 1:
       raise ValueError(f"`num_tries` must be at least 1, got {num_tries}.")
     self._read = read_fn
     self._num_tries = num_tries
-    self._first_seconds = first_seconds
+    self._first_pause = first_pause
     self._sleep = sleep
     self._lock = threading.Lock()
     self.num_retries = 0
@@ -98,31 +98,32 @@ class Patient:
   def __call__(
     self, path: str, start: int = 0, size: Optional[int] = None
   ) -> bytes:
-    """Returns the bytes; what fails for good is a `ValueError`."""
+    """Returns the bytes; raises a `ValueError` if all attempts fail."""
     attempt = functools.partial(self._read, path, start, size)
     for i in range(self._num_tries):
       try:
         return attempt()
-      except _LASTING as e:
-        raise _lost(path, e, 1) from e
-      except _PASSING as e:
+      except _PERMANENT as e:
+        raise _read_error(path, e, 1) from e
+      except _TRANSIENT as e:
         if i == self._num_tries - 1:
-          raise _lost(path, e, self._num_tries) from e
+          raise _read_error(path, e, self._num_tries) from e
       with self._lock:
         self.num_retries += 1
-      self._sleep(self._first_seconds * 2**i)
+      self._sleep(self._first_pause * 2**i)
     raise AssertionError("unreachable")
 
 
-def plain(error: Exception) -> str:
-  """Returns an error's own words, without the nodes TensorFlow adds to them."""
-  words = _NOISE.sub("", str(error)).strip().splitlines()
-  return words[0].strip() if words else type(error).__name__
+def clean_message(error: Exception) -> str:
+  """Returns an error's message without TensorFlow's node names."""
+  lines = _NODE_NAMES.sub("", str(error)).strip().splitlines()
+  return lines[0].strip() if lines else type(error).__name__
 
 
-def _lost(path: str, error: Exception, num_tries: int) -> ValueError:
+def _read_error(path: str, error: Exception, num_tries: int) -> ValueError:
   times = "once" if num_tries == 1 else f"{num_tries} times"
   return ValueError(
-    f"'{path}' cannot be read, tried {times} ({plain(error)}): see that it "
-    "is there and start again; the run goes on from its last checkpoint."
+    f"'{path}' cannot be read, tried {times} ({clean_message(error)}): see "
+    "that it is there and start again; the run resumes from its last "
+    "checkpoint."
   )

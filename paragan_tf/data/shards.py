@@ -1,10 +1,10 @@
-"""TFRecord files as one set whose records can be read at any place.
+"""Indexes TFRecord files, so that any record can be read by its position.
 
     index = find("data/train-*.tfrecord")    # or a manifest.json
     path, start = index.paths[index.shard[i]], index.offset[i]
     example = bytes `start` to `start + index.size[i]` of `path`
 
-A manifest beside the files, with `index.npz`, holds what a scan would find, and
+A manifest beside the files, with `index.npz`, stores the result of a scan, and
 the labels.
 """
 
@@ -27,29 +27,29 @@ from paragan_tf.data.tfrecords import scan
 
 _MANIFEST, _INDEX = "manifest.json", "index.npz"
 _VERSION = 1
-_SECONDS_TO_FETCH = 10.0
+_TIMEOUT_SECONDS = 10.0
 _NUM_THREADS = 16
 _REMEDY = "copy it again with its index.npz, or delete it to scan the files"
 
 
 class Features(NamedTuple):
-  """What the parts of a `tf.train.Example` are called."""
+  """The keys of the features of a `tf.train.Example`."""
 
   image: str = "image"
   label: str = "label"
 
 
 class Index(NamedTuple):
-  """Where each record of a set lies.
+  """The file, offset and size of each record of a set.
 
   Attributes:
     paths: The files.
-    shard: int32 places in `paths`, shape `[n]`.
+    shard: int32 indices into `paths`, shape `[n]`.
     offset: int64 bytes before the payload in its file, shape `[n]`.
     size: int64 bytes of the payload, shape `[n]`.
     labels: int32 class ids, shape `[n]`, or `None` if the index has none.
     label_names: Names of the classes, empty if unknown.
-    features: Names in a record.
+    features: Keys in a record.
   """
 
   paths: Tuple[str, ...]
@@ -63,7 +63,7 @@ class Index(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-  """One file of a set as it was written."""
+  """One file of a set, as it was written."""
 
   file: str
   count: int
@@ -73,7 +73,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-  """A set as it was written: its files, and an index relative to them."""
+  """A set, as it was written: its files, and an index with relative paths."""
 
   name: str
   shards: Tuple[Shard, ...]
@@ -84,19 +84,19 @@ def find(pattern: str) -> Index:
   """Returns the index of a set.
 
   Args:
-    pattern: Pattern of TFRecord files, of this machine or gs://; or the path
-      or http(s):// address of a manifest.json that `tools.make_tfrecords`
-      wrote. Behind an address, the files are not compared with it.
+    pattern: Pattern of TFRecord files, local or gs://; or the path or http(s)
+      address of a manifest.json that `tools.make_tfrecords` wrote. Files behind
+      an address are not compared with the manifest.
   """
-  if os.path.basename(_path_of(pattern)) == _MANIFEST:
-    index = _listed(pattern)
+  if os.path.basename(_url_path(pattern)) == _MANIFEST:
+    index = _read_index(pattern)
   elif _is_http(pattern):
     raise ValueError(
       f"`pattern` must end with {_MANIFEST} if it is an address, got "
       f"'{pattern}': name the manifest that `tools.make_tfrecords` wrote."
     )
   else:
-    index = _matched(pattern)
+    index = _match_files(pattern)
   if not len(index.shard):
     raise ValueError(
       f"`pattern` must give images, the {len(index.paths)} files of "
@@ -106,10 +106,10 @@ def find(pattern: str) -> Index:
 
 
 def read_manifest(path: str) -> Manifest:
-  """Reads a manifest.json and the index.npz beside it, and compares them."""
-  text, data = _read(path), _read(_beside(path, _INDEX))
+  """Reads a manifest.json and its index.npz, and compares them."""
+  text, data = _read(path), _read(_sibling(path, _INDEX))
   try:
-    return _parsed(json.loads(text), _arrays(data))
+    return _parse(json.loads(text), _load_arrays(data))
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise ValueError(
       f"'{path}' is damaged or was not written by `tools.make_tfrecords` "
@@ -118,7 +118,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def write_manifest(folder: str, manifest: Manifest) -> None:
-  """Writes index.npz and manifest.json, each whole or not at all."""
+  """Writes index.npz and manifest.json, each atomically."""
   index = manifest.index
   content = {
     "version": _VERSION,
@@ -135,32 +135,32 @@ def write_manifest(folder: str, manifest: Manifest) -> None:
   data = io.BytesIO()
   np.savez_compressed(data, **columns)
   _write(os.path.join(folder, _INDEX), data.getvalue())
-  # Last, so that who sees the manifest sees its index.
+  # Last, so that there is never a manifest without its index.
   text = json.dumps(content, indent=1, ensure_ascii=False)
   _write(os.path.join(folder, _MANIFEST), f"{text}\n".encode())
 
 
-def _matched(pattern: str) -> Index:
-  """Returns the index of the files of a pattern, known or scanned."""
+def _match_files(pattern: str) -> Index:
+  """Returns the index of a pattern, from its manifest or by a scan."""
   try:
     paths = tuple(sorted(tf.io.gfile.glob(pattern)))
   except tf.errors.OpError as e:
     raise ValueError(f"`pattern` '{pattern}' cannot be listed: {e}") from e
   if not paths:
     raise ValueError(f"`pattern` must match a file, '{pattern}' matches none.")
-  beside = os.path.join(os.path.dirname(paths[0]), _MANIFEST)
-  if tf.io.gfile.exists(beside):
-    manifest = read_manifest(beside)
-    known = {_beside(beside, x.file): x.bytes for x in manifest.shards}
-    if [known.get(path) for path in paths] == _sizes(paths):
-      return _part(manifest.index._replace(paths=tuple(known)), paths)
+  path = os.path.join(os.path.dirname(paths[0]), _MANIFEST)
+  if tf.io.gfile.exists(path):
+    manifest = read_manifest(path)
+    known = {_sibling(path, x.file): x.bytes for x in manifest.shards}
+    if [known.get(x) for x in paths] == _sizes(paths):
+      return _select_files(manifest.index._replace(paths=tuple(known)), paths)
   return Index(paths, *scan(paths), None, (), Features())
 
 
-def _listed(path: str) -> Index:
-  """Returns the index of a manifest whose files are there as it says."""
+def _read_index(path: str) -> Index:
+  """Returns the index of a manifest; checks the sizes of its files."""
   manifest = read_manifest(path)
-  paths = tuple(_beside(path, shard.file) for shard in manifest.shards)
+  paths = tuple(_sibling(path, shard.file) for shard in manifest.shards)
   sizes = [] if _is_http(path) else _sizes(paths)
   for full, shard, size in zip(paths, manifest.shards, sizes):
     if size != shard.bytes:
@@ -172,11 +172,11 @@ def _listed(path: str) -> Index:
   return manifest.index._replace(paths=paths)
 
 
-def _part(index: Index, paths: Tuple[str, ...]) -> Index:
-  """Returns what an index says of some of its files, in the order of these."""
-  places = [index.paths.index(path) for path in paths]
+def _select_files(index: Index, paths: Tuple[str, ...]) -> Index:
+  """Returns the index of some of its files, in their order."""
+  old = [index.paths.index(path) for path in paths]
   new = np.full([len(index.paths)], len(paths), np.int32)
-  new[places] = np.arange(len(paths))
+  new[old] = np.arange(len(paths))
   shard = new[index.shard]
   rows = np.argsort(shard, kind="stable")[: np.sum(shard < len(paths))]
   return index._replace(
@@ -188,8 +188,8 @@ def _part(index: Index, paths: Tuple[str, ...]) -> Index:
   )
 
 
-def _parsed(content: Dict[str, Any], arrays: Dict[str, np.ndarray]) -> Manifest:
-  """Makes a manifest of what was read; what does not fit is a `ValueError`."""
+def _parse(content: Dict[str, Any], arrays: Dict[str, np.ndarray]) -> Manifest:
+  """Returns a manifest; raises a `ValueError` if its content does not fit."""
   if content["version"] != _VERSION:
     raise ValueError(f"`version` is {content['version']}, not {_VERSION}")
   shards = tuple(Shard(**entry) for entry in content["shards"])
@@ -206,14 +206,14 @@ def _parsed(content: Dict[str, Any], arrays: Dict[str, np.ndarray]) -> Manifest:
     tuple(content["label_names"]),
     Features(**content["features"]),
   )
-  _compare(content, shards, index)
+  _check_index(content, shards, index)
   return Manifest(content["name"], shards, index)
 
 
-def _compare(
+def _check_index(
   content: Dict[str, Any], shards: Sequence[Shard], index: Index
 ) -> None:
-  """Refuses an index that is not of the files or labels of its manifest."""
+  """Refuses an index that does not fit the files or labels of its manifest."""
   counts = np.bincount(index.shard, minlength=len(shards)).tolist()
   ends = np.array([shard.bytes for shard in shards], np.int64)
   lengths = {len(index.shard), len(index.offset), len(index.size)}
@@ -237,7 +237,7 @@ def _label_counts(
   return np.bincount(labels, minlength=len(names)).tolist()
 
 
-def _arrays(data: bytes) -> Dict[str, np.ndarray]:
+def _load_arrays(data: bytes) -> Dict[str, np.ndarray]:
   try:
     with np.load(io.BytesIO(data)) as arrays:
       return dict(arrays)
@@ -249,18 +249,18 @@ def _is_http(path: str) -> bool:
   return path.startswith(("http://", "https://"))
 
 
-def _path_of(path: str) -> str:
+def _url_path(path: str) -> str:
   return urllib.parse.urlsplit(path).path if _is_http(path) else path
 
 
-def _beside(path: str, file: str) -> str:
+def _sibling(path: str, file: str) -> str:
   if _is_http(path):
     return urllib.parse.urljoin(path, urllib.parse.quote(file))
   return os.path.join(os.path.dirname(path), file)
 
 
 def _sizes(paths: Sequence[str]) -> List[Optional[int]]:
-  """Returns the bytes of each file, `None` for one that is not there."""
+  """Returns the size of each file, `None` if it does not exist."""
 
   def size(path):
     return tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else None
@@ -274,8 +274,8 @@ def _read(path: str) -> bytes:
     if not _is_http(path):
       with tf.io.gfile.GFile(path, "rb") as f:
         return f.read()
-    with urllib.request.urlopen(path, timeout=_SECONDS_TO_FETCH) as answer:
-      return answer.read()
+    with urllib.request.urlopen(path, timeout=_TIMEOUT_SECONDS) as response:
+      return response.read()
   except (OSError, http.client.HTTPException, tf.errors.OpError) as e:
     raise ValueError(
       f"'{path}' cannot be read ({e}): check that it is there."
@@ -283,7 +283,7 @@ def _read(path: str) -> bytes:
 
 
 def _write(path: str, data: bytes) -> None:
-  part = f"{path}.part{os.getpid()}"
-  with tf.io.gfile.GFile(part, "wb") as f:
+  partial = f"{path}.part{os.getpid()}"
+  with tf.io.gfile.GFile(partial, "wb") as f:
     f.write(data)
-  tf.io.gfile.rename(part, path, overwrite=True)
+  tf.io.gfile.rename(partial, path, overwrite=True)

@@ -1,6 +1,6 @@
-"""Where images come from: a few functions that each return a `Source`.
+"""Sources of images: functions that return a `Source`, and their names.
 
-fashion           the embedded part of Fashion-MNIST
+fashion           the embedded subset of Fashion-MNIST
 npz:PATH          arrays
 npy:PATH          one array
 folder:PATH       image files; sub-folders are labels
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.data import arrays, shards, tfds_sets
-from paragan_tf.data.encoded import Encoded
+from paragan_tf.data.encoded import EncodedImages
 from paragan_tf.data.folder import list_images
 
 _NUM_HELDOUT = 2000
@@ -39,43 +39,43 @@ class Images(NamedTuple):
     """Colors of an image."""
     return self.pixels.shape[-1]
 
-  def part(self, rows) -> "Images":
-    """Returns some of the images."""
+  def select(self, rows) -> "Images":
+    """Returns the images of some rows."""
     labels = None if self.labels is None else self.labels[rows]
     return Images(self.pixels[rows], labels)
 
   def with_labels(self, labels: np.ndarray) -> "Images":
-    """Returns the same images, numbered otherwise."""
+    """Returns the same images with other labels."""
     return self._replace(labels=labels)
 
 
 class Source(NamedTuple):
-  """A named set: a part to train on, and a part kept to measure with.
+  """A named set: training images, and held-out images for metrics.
 
   Attributes:
-    name: What it is called.
-    train: To train on.
-    heldout: To measure with.
+    name: The name of the set.
+    train: Training images.
+    heldout: Held-out images.
     label_names: Of the classes; none without labels.
     broken: `(file, reason)` of images that were left out.
   """
 
   name: str
-  train: Union[Images, Encoded]
-  heldout: Union[Images, Encoded]
+  train: Union[Images, EncodedImages]
+  heldout: Union[Images, EncodedImages]
   label_names: Tuple[str, ...]
   broken: Tuple[Tuple[str, str], ...] = ()
 
   @property
   def num_heldout(self) -> int:
-    """How many images are kept to measure with."""
-    if isinstance(self.heldout, Encoded):
+    """The number of held-out images."""
+    if isinstance(self.heldout, EncodedImages):
       return len(self.heldout)
     return len(self.heldout.pixels)
 
 
 def from_text(text: str) -> Source:
-  """Returns the source that a text as 'folder:PATH' names."""
+  """Returns the source that a text like 'folder:PATH' names."""
   kind, _, rest = text.partition(":")
   if kind not in KINDS or bool(rest) != (kind != "fashion"):
     known = ", ".join(k if k == "fashion" else f"{k}:..." for k in KINDS)
@@ -84,8 +84,8 @@ def from_text(text: str) -> Source:
   return make(rest) if rest else make()
 
 
-def only(source: Source, labels: Sequence[Union[str, int]]) -> Source:
-  """Returns the images of some classes, numbered anew."""
+def select_classes(source: Source, labels: Sequence[Union[str, int]]) -> Source:
+  """Returns the images of some classes, renumbered."""
   names = source.label_names
   known: Dict[Union[str, int], int] = {i: i for i in range(len(names))}
   known.update({name: i for i, name in enumerate(names)})
@@ -98,26 +98,26 @@ def only(source: Source, labels: Sequence[Union[str, int]]) -> Source:
   new = np.full(len(names), -1, np.int32)
   new[ids] = np.arange(len(ids))
 
-  def part(images):
+  def select(images):
     if images.labels is None:
       raise ValueError(
         f"`only_labels` needs the labels of '{source.name}' beforehand, and "
         "they are inside of its records: `python -m tools.make_tfrecords` "
         "writes an index that has them."
       )
-    kept = images.part(np.flatnonzero(new[images.labels] >= 0))
+    kept = images.select(np.flatnonzero(new[images.labels] >= 0))
     return kept.with_labels(new[kept.labels])
 
   return source._replace(
-    train=part(source.train),
-    heldout=part(source.heldout),
+    train=select(source.train),
+    heldout=select(source.heldout),
     label_names=tuple(names[i] for i in ids),
   )
 
 
 @gin.register
 def fashion(num_heldout: int = 2000) -> Source:
-  """Returns the embedded part of Fashion-MNIST (arXiv 1708.07747), 32x32 grey.
+  """Returns a subset of Fashion-MNIST (arXiv 1708.07747), embedded, 32x32 grey.
 
   10,000 images of 10 classes; two black pixels are added on each side.
   """
@@ -133,8 +133,8 @@ def fashion(num_heldout: int = 2000) -> Source:
 def npz(path: str, num_heldout: Optional[int] = None) -> Source:
   """Returns arrays of a file: `images` `[n, h, w(, c)]` uint8, `labels` `[n]`.
 
-  `labels` may be missing. The last `num_heldout` images are kept to measure
-  with; a fifth of them, and no more than 2,000, by default.
+  `labels` may be missing. The last `num_heldout` images are held out; by
+  default a fifth, at most 2,000.
   """
   return _from_arrays(path, *arrays.load_npz(path), num_heldout)
 
@@ -161,25 +161,25 @@ def folder(
   Args:
     path: The folder.
     channels: 3 for color, 1 for grey.
-    broken: What to do about files that are no images: "refuse" or "skip" them.
-      To skip those that are damaged in the middle, too, all are decoded once;
-      where that takes too long, `tools.make_tfrecords` does it for good.
-    num_heldout: How many, by chance, are kept to measure with; a fifth of them,
-      and no more than 2,000, by default.
+    broken: What to do with broken files: "refuse" or "skip" them. To also skip
+      files that are damaged in the middle, "skip" decodes all files at every
+      start; if that takes too long, use `tools.make_tfrecords` once.
+    num_heldout: Number of random images to hold out; by default a fifth, at
+      most 2,000.
   """
   listing = list_images(path, broken, decode=broken == "skip")
   n = len(listing.files)
-  images = Encoded(
+  images = EncodedImages(
     paths=listing.files,
-    path=np.arange(n),
+    path_index=np.arange(n),
     start=np.zeros(n, np.int64),
     size=np.full(n, -1),
     labels=listing.labels,
     channels=channels,
   )
   name = os.path.basename(os.path.abspath(path))
-  made = _apart(name, images, num_heldout, listing.label_names)
-  return made._replace(broken=listing.broken)
+  source = _hold_out(name, images, num_heldout, listing.label_names)
+  return source._replace(broken=listing.broken)
 
 
 @gin.register
@@ -196,25 +196,26 @@ def tfrecord(
   Args:
     pattern: Of the files, or the path of their manifest.json.
     channels: 3 for color, 1 for grey.
-    num_classes: How many labels there are, where no manifest says it.
-    num_heldout: How many, by chance, are kept to measure with; a fifth of them,
-      and no more than 2,000, by default.
-    image_key: The feature with the image; by default what the manifest says, or
-      "image". Others call it "image/encoded".
-    label_key: The one with its class id; likewise, or "label".
+    num_classes: Number of classes, if there is no manifest.
+    num_heldout: Number of random images to hold out; by default a fifth, at
+      most 2,000.
+    image_key: The feature of the image; by default that of the manifest, or
+      "image". Some sets call it "image/encoded".
+    label_key: The feature of the class id; by default that of the manifest, or
+      "label".
   """
   index = shards.find(pattern)
   features = shards.Features(
     image_key or index.features.image, label_key or index.features.label
   )
-  if features.label != index.features.label:  # Not the labels of the manifest.
+  if features.label != index.features.label:  # The manifest has others.
     index = index._replace(labels=None)
   index = index._replace(features=features)
   names = index.label_names
   if not names:
     names = tuple(str(i) for i in range(num_classes or 0))
-  images = _records(index, channels, bool(names))
-  return _apart(os.path.basename(pattern), images, num_heldout, names)
+  images = _encoded_images(index, channels, bool(names))
+  return _hold_out(os.path.basename(pattern), images, num_heldout, names)
 
 
 @gin.register
@@ -230,29 +231,31 @@ def tfds(
   """Returns a set of tensorflow-datasets that was built before.
 
   Args:
-    name: As `tfds build` takes it.
+    name: As in `tfds build`.
     data_dir: Where it was built; tensorflow-datasets' own folder by default.
-    split: What to train on.
-    heldout_split: What to measure with; by default "test" or "validation",
-      whichever has labels, or some of `split` where there is neither.
-    num_heldout: How many of those; no more than 2,000 by default.
-    image_key: The feature with the image; "image" by default, or the only one.
-    label_key: The one with its label; "label" by default, or the only one.
+    split: The training images.
+    heldout_split: The held-out images; by default "test" or "validation",
+      whichever has labels, or some of `split` if there is neither.
+    num_heldout: How many of those; at most 2,000 by default.
+    image_key: The feature of the image; by default "image", or the only one.
+    label_key: The feature of the label; by default "label", or the only one.
   """
   built = tfds_sets.find(name, data_dir, image_key, label_key)
   names = built.label_names
 
-  def records(split):
-    return _records(built.index(split), built.channels, bool(names))
+  def load(split):
+    return _encoded_images(built.index(split), built.channels, bool(names))
 
-  images = records(split)
+  images = load(split)
   if heldout_split is None:
-    heldout_split = built.usual_heldout(split)
+    heldout_split = built.default_heldout(split)
   if heldout_split is None:
-    return _apart(name, images, num_heldout, names)
-  heldout = records(heldout_split)
-  rows = _some(len(heldout), min(num_heldout or _NUM_HELDOUT, len(heldout)))
-  return Source(name, images, heldout.part(rows), names)
+    return _hold_out(name, images, num_heldout, names)
+  heldout = load(heldout_split)
+  rows = _sample_rows(
+    len(heldout), min(num_heldout or _NUM_HELDOUT, len(heldout))
+  )
+  return Source(name, images, heldout.select(rows), names)
 
 
 KINDS: Dict[str, Callable[..., Source]] = {
@@ -265,7 +268,9 @@ KINDS: Dict[str, Callable[..., Source]] = {
 }
 
 
-def _records(index: shards.Index, channels: int, has_labels: bool) -> Encoded:
+def _encoded_images(
+  index: shards.Index, channels: int, has_labels: bool
+) -> EncodedImages:
   features = {index.features.image: tf.io.FixedLenFeature([], tf.string)}
   if has_labels:
     features[index.features.label] = tf.io.FixedLenFeature([], tf.int64)
@@ -277,7 +282,7 @@ def _records(index: shards.Index, channels: int, has_labels: bool) -> Encoded:
       index.features.label, tf.zeros_like(images, tf.int64)
     )
 
-  return Encoded(
+  return EncodedImages(
     index.paths,
     index.shard,
     index.offset,
@@ -288,31 +293,31 @@ def _records(index: shards.Index, channels: int, has_labels: bool) -> Encoded:
   )
 
 
-def _some(n: int, count: int) -> np.ndarray:
-  """Returns `count` of `n` rows by chance, sorted."""
+def _sample_rows(n: int, count: int) -> np.ndarray:
+  """Returns `count` random rows of `n`, sorted."""
   return np.sort(np.random.RandomState(0).permutation(n)[:count])
 
 
-def _apart(
+def _hold_out(
   name: str,
-  images: Encoded,
+  images: EncodedImages,
   num_heldout: Optional[int],
   label_names: Tuple[str, ...],
 ) -> Source:
-  """Keeps some images back, from anywhere: files may be sorted by class."""
+  """Holds out random images, because files may be sorted by class."""
   n = len(images)
-  count = _usual_heldout(n) if num_heldout is None else num_heldout
+  count = _default_num_heldout(n) if num_heldout is None else num_heldout
   _check_heldout(count, n)
-  rows = _some(n, count)
+  rows = _sample_rows(n, count)
   others = np.setdiff1d(np.arange(n), rows)
-  return Source(name, images.part(others), images.part(rows), label_names)
+  return Source(name, images.select(others), images.select(rows), label_names)
 
 
 def _from_arrays(path: str, pixels, labels, num_heldout) -> Source:
   count = 0 if labels is None else int(labels.max()) + 1
   names = tuple(str(i) for i in range(count))
   if num_heldout is None:
-    num_heldout = _usual_heldout(len(pixels))
+    num_heldout = _default_num_heldout(len(pixels))
   return _split(os.path.basename(path), pixels, labels, names, num_heldout)
 
 
@@ -322,13 +327,13 @@ def _split(name, pixels, labels, label_names, num_heldout) -> Source:
   if labels is not None:
     labels = labels.astype(np.int32)
 
-  def part(rows):
+  def select(rows):
     return Images(pixels[rows], None if labels is None else labels[rows])
 
-  return Source(name, part(slice(cut)), part(slice(cut, None)), label_names)
+  return Source(name, select(slice(cut)), select(slice(cut, None)), label_names)
 
 
-def _usual_heldout(n: int) -> int:
+def _default_num_heldout(n: int) -> int:
   return min(_NUM_HELDOUT, n // 5)
 
 

@@ -1,12 +1,13 @@
-"""Batches out of an encoded set: read ahead, cut, decode, batch.
+"""Batches of an encoded set: read ahead, cut, decode, batch.
 
 PrefetchBuffer(blocks) -> generator of bytes -> decode, in parallel -> batches
 
-What is there is handed to TensorFlow several batches at once: to come and go
-takes Python as long as it takes to decode an image or two.
+The generator yields several batches at once if they are ready: each switch
+between Python and TensorFlow takes as long as to decode an image or two.
 """
 
 import collections
+import functools
 import os
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
@@ -14,27 +15,32 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import flaws, prefetch_buffer, reading
-from paragan_tf.data.batch_shard import Finish, Shard
-from paragan_tf.data.encoded import Blocks, Encoded, Streaming, needs
+from paragan_tf.data import image_errors, prefetch_buffer, reading
+from paragan_tf.data.batch_shard import BatchShard, FinishFn
+from paragan_tf.data.encoded import (
+  BlockReader,
+  EncodedImages,
+  Streaming,
+  plan_requests,
+)
 from paragan_tf.data.order import Order
 from paragan_tf.data.sources import Images
 from paragan_tf.data.transforms import Transform
 
-_MOST_AT_ONCE = 128  # Images that are handed to TensorFlow.
-_NUM_REMEMBERED = 64  # Of these chunks; more are never under way.
+_MAX_CHUNK = 128  # Images that the generator yields at once.
+_NUM_CHUNKS = 64  # More chunks are never in the pipeline.
 
 
 class Stream:
-  """A set on disk, for `InputFn`; `change` is what was done with the images.
+  """A set on disk, for `InputFn`.
 
-  Where labels are in the records, those that are no class of `num_classes` end
-  the stream; with 0 they are not looked at.
+  If labels are in the records, a label that is no class id ends the stream with
+  an error; with `num_classes` 0, labels are not checked.
   """
 
   def __init__(
     self,
-    images: Encoded,
+    images: EncodedImages,
     resolution: int,
     transform: Transform,
     streaming: Streaming,
@@ -42,166 +48,174 @@ class Stream:
     num_classes: int = 0,
   ):
     self._failure: Optional[str] = None
-    self.change = transform.words
+    self.preprocessing = transform.description
     self._images = images
     self._resolution = resolution
     self._transform = transform
     self._streaming = streaming
     self._seed = seed
     self._num_classes = num_classes
-    self._handed: Deque[np.ndarray] = collections.deque(maxlen=_NUM_REMEMBERED)
-    self._blocks = Blocks(images, streaming)
-    self._running: List[weakref.ref] = []
+    self._recent_rows: Deque[np.ndarray] = collections.deque(maxlen=_NUM_CHUNKS)
+    self._blocks = BlockReader(images, streaming)
+    self._buffers: List[weakref.ref] = []
 
   def __len__(self) -> int:
     return len(self._images)
 
-  def dataset(self, shard: Shard, finish: Finish) -> tf.data.Dataset:
-    """Returns what `finish` makes of images, labels and places, endlessly."""
+  def dataset(self, shard: BatchShard, finish: FinishFn) -> tf.data.Dataset:
+    """Returns `finish(images, labels, positions)`, endlessly."""
     order = Order(
-      self._blocks.of_row,
+      self._blocks.block_ids,
       shard.batch_size * shard.num_shards,
       self._seed,
       self._streaming.window,
       self._streaming.num_lanes,
     )
-    needed = lambda: needs(order, self._blocks.of_row, shard)  # noqa: E731
-    return self._decoded(needed, shard.batch_size, finish)
+    requests_fn = functools.partial(
+      plan_requests, order, self._blocks.block_ids, shard
+    )
+    return self._decode(requests_fn, shard.batch_size, finish)
 
   def images(self, rows: np.ndarray) -> Images:
-    """Returns some images, decoded, in memory."""
-    # By place, so that each block is read once, and no more than these need.
+    """Returns the images of some rows, decoded, in memory."""
+    # Sorted, so that each block is read once, and only the needed ones.
     order = np.argsort(rows, kind="stable")
-    part = Stream(
-      self._images.part(rows[order]),
+    subset = Stream(
+      self._images.select(rows[order]),
       self._resolution,
       self._transform,
       self._streaming,
       self._seed,
       self._num_classes,
     )
-    return part._all().part(np.argsort(order))
+    return subset._load_all().select(np.argsort(order))
 
-  def _all(self) -> Images:
-    """Returns all images in their order."""
-    of_row = self._blocks.of_row
-    num_uses = np.bincount(of_row)
+  def _load_all(self) -> Images:
+    """Returns all images in the order of the set."""
+    block_ids = self._blocks.block_ids
+    num_uses = np.bincount(block_ids)
 
-    def needed():
+    def plan():
       for row in np.arange(len(self)):
-        block, place = int(of_row[row]), np.array([row])
-        yield prefetch_buffer.Need(
-          (place, place), [(0, block)], [int(num_uses[block])]
+        block, rows = int(block_ids[row]), np.array([row])
+        yield prefetch_buffer.Request(
+          (rows, rows), [(0, block)], [int(num_uses[block])]
         )
 
-    elements = self._decoded(needed, 1, lambda *image: image)
+    elements = self._decode(plan, 1, lambda *image: image)
     try:
       pixels, labels, _ = zip(*elements.as_numpy_iterator())
     except tf.errors.OpError as e:
-      raise ValueError(self.find_failure() or reading.plain(e)) from e
-    known = self._images.labels is not None or self._images.parse is not None
+      raise ValueError(self.find_failure() or reading.clean_message(e)) from e
+    images = self._images
+    has_labels = images.labels is not None or images.parse_fn is not None
     return Images(
-      np.concatenate(pixels), np.concatenate(labels) if known else None
+      np.concatenate(pixels), np.concatenate(labels) if has_labels else None
     )
 
   def find_failure(self) -> Optional[str]:
-    """Returns why no more batches come, `None` if it is not for the images.
+    """Returns why the stream ended, `None` if the images are not the reason.
 
-    TensorFlow does not say which of them it could not take, so those that it
-    was given last are looked at again.
+    TensorFlow does not name the image that it failed on, so the most recent
+    images are checked again.
     """
-    if self._failure is None and self._handed:
-      rows = np.concatenate(self._handed)[::-1]
-      look = flaws.Look(self._blocks, self._num_classes)
-      self._failure = next(filter(None, map(look, rows)), None)
+    if self._failure is None and self._recent_rows:
+      rows = np.concatenate(self._recent_rows)[::-1]
+      check = image_errors.ImageChecker(self._blocks, self._num_classes)
+      self._failure = next(filter(None, map(check, rows)), None)
     return self._failure
 
   def meter(self) -> Dict[str, float]:
-    """Returns what the readers do, for the logs; nothing if none runs."""
-    buffers = [ref() for ref in self._running]
-    meters = [buffer.meter() for buffer in buffers if buffer is not None]
-    if not meters:
+    """Returns statistics of the readers for the logs; nothing if none runs."""
+    last = self.buffer_meter()
+    if last is None:
       return {}
-    last = meters[-1]
     return {
       "input/readers": last.plan.num_readers,
       "input/depth": last.plan.depth,
       "input/megabytes": last.num_bytes / 1e6,
-      "input/waited_seconds": last.waited,
+      "input/waited_seconds": last.wait_seconds,
       "input/hedged": last.num_hedged,
       "input/retries": self._blocks.read_fn.num_retries,
     }
 
-  def _decoded(self, needed, batch_size: int, finish) -> tf.data.Dataset:
+  def buffer_meter(self) -> Optional[prefetch_buffer.Meter]:
+    """Returns all that the newest prefetch buffer counts, if one runs."""
+    buffers = [ref() for ref in self._buffers]
+    meters = [buffer.meter() for buffer in buffers if buffer is not None]
+    return meters[-1] if meters else None
+
+  def _decode(self, requests_fn, batch_size: int, finish) -> tf.data.Dataset:
     spec = (
       tf.TensorSpec([None], tf.string),
       tf.TensorSpec([None], tf.int32),
       tf.TensorSpec([None], tf.int64),
     )
-    most = max(1, _MOST_AT_ONCE // batch_size)
+    max_elements = max(1, _MAX_CHUNK // batch_size)
     data = tf.data.Dataset.from_generator(
-      lambda: self._payloads(needed(), most), output_signature=spec
+      lambda: self._payloads(requests_fn(), max_elements), output_signature=spec
     )
-    data = data.map(self._parsed).unbatch()
-    # Finished one by one: a whole batch would not stay in the core's cache.
+    data = data.map(self._parse).unbatch()
+    # One by one, because a whole batch would not fit into the core's cache.
     data = data.map(
-      lambda *encoded: finish(*self._image(*encoded)),
+      lambda *encoded: finish(*self._decode_image(*encoded)),
       num_parallel_calls=os.cpu_count(),
       deterministic=True,
     )
     return data.batch(batch_size, drop_remainder=True)
 
-  def _payloads(self, needed, most: int):
-    """Yields the bytes, labels and places of up to `most` elements' images."""
+  def _payloads(self, requests, max_elements: int):
+    """Yields bytes, labels and positions of the images of several elements."""
     blocks = self._blocks
     buffer = prefetch_buffer.PrefetchBuffer(
       blocks.fetch,
-      needed,
+      requests,
       self._streaming.bounds,
       self._streaming.adaptive,
     )
-    self._running = [ref for ref in self._running if ref() is not None]
-    self._running.append(weakref.ref(buffer))
+    self._buffers = [ref for ref in self._buffers if ref() is not None]
+    self._buffers.append(weakref.ref(buffer))
     chunks = buffer.chunks(
-      most, lambda element: blocks.num_bytes(*_contents(element))
+      max_elements, lambda element: blocks.num_bytes(*_contents(element))
     )
     try:
       for chunk in chunks:
-        yield self._joined(chunk)
+        yield self._join(chunk)
     except Exception as e:
       self._failure = str(e)
       raise
     finally:
       chunks.close()
 
-  def _joined(self, chunk: List[prefetch_buffer.Element]):
+  def _join(self, chunk: List[prefetch_buffer.Element]):
     cut = [self._blocks.cut(*_contents(element)) for element in chunk]
-    rows, places = map(np.concatenate, zip(*(need.tag for need, _ in chunk)))
-    self._handed.append(rows)
+    tags = (request.tag for request, _ in chunk)
+    rows, positions = map(np.concatenate, zip(*tags))
+    self._recent_rows.append(rows)
     labels = np.zeros(len(rows), np.int32)
     if self._images.labels is not None:
       labels = self._images.labels[rows]
-    return np.concatenate(cut), labels, places
+    return np.concatenate(cut), labels, positions
 
-  def _parsed(self, encoded, labels, places):
-    if self._images.parse is not None:
-      encoded, inside = self._images.parse(encoded)
+  def _parse(self, encoded, labels, positions):
+    if self._images.parse_fn is not None:
+      encoded, parsed_labels = self._images.parse_fn(encoded)
       if self._images.labels is None:
-        labels = flaws.checked_labels(inside, self._num_classes)
-    return encoded, labels, places
+        labels = image_errors.assert_labels(parsed_labels, self._num_classes)
+    return encoded, labels, positions
 
-  def _image(self, encoded, label, place):
+  def _decode_image(self, encoded, label, position):
     image = self._transform.decode(
-      encoded, self._resolution, self._images.channels, self._seed, place
+      encoded, self._resolution, self._images.channels, self._seed, position
     )
-    return image, label, place
+    return image, label, position
 
 
 def _contents(
   element: prefetch_buffer.Element,
 ) -> Tuple[Dict[int, bytes], np.ndarray]:
-  """Returns the blocks of an element by their numbers, and its rows."""
-  need, payloads = element
-  rows, _ = need.tag
-  keys: Sequence[Any] = need.keys
+  """Returns the blocks of an element by their ids, and its rows."""
+  request, payloads = element
+  rows, _ = request.tag
+  keys: Sequence[Any] = request.keys
   return {block: x for (_, block), x in zip(keys, payloads)}, rows

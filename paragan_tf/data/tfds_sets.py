@@ -1,4 +1,4 @@
-"""Sets of tensorflow-datasets, read as the TFRecords that they are on disk."""
+"""Sets of tensorflow-datasets, read directly from their TFRecord files."""
 
 import dataclasses
 import os
@@ -11,12 +11,12 @@ from paragan_tf.data import reading, shards
 
 
 @dataclasses.dataclass(frozen=True)
-class Built:
-  """A set that was built.
+class BuiltSet:
+  """A set that `tfds build` has prepared.
 
   Attributes:
-    info: What tensorflow-datasets knows of it.
-    features: Names of the image and of the label in a record.
+    info: Its `tfds.core.DatasetInfo`.
+    features: Keys of the image and of the label in a record.
     channels: Colors of an image.
     label_names: Names of the classes; none without a label.
     splits: Names of the splits.
@@ -29,19 +29,19 @@ class Built:
   splits: Tuple[str, ...]
 
   def index(self, split: str) -> shards.Index:
-    """Returns where each record of a split, or of a part of one, is."""
-    index = records(self.info, split)
+    """Returns the index of a split or a slice of one."""
+    index = index_split(self.info, split)
     return index._replace(label_names=self.label_names, features=self.features)
 
-  def usual_heldout(self, split: str) -> Optional[str]:
-    """Returns the split to measure with, if there is one with labels."""
+  def default_heldout(self, split: str) -> Optional[str]:
+    """Returns the held-out split, if there is one with labels."""
     others = [x for x in ("test", "validation") if x in self.splits]
     if split in others:
       return None
     return next(filter(self._has_labels, others), None)
 
   def _has_labels(self, split: str) -> bool:
-    """Tells by its first record, for either all are known or none is."""
+    """Returns whether the first record has a label, as do all or none."""
     if not self.label_names:
       return True
     index = self.index(split)
@@ -52,13 +52,13 @@ class Built:
     return label >= 0
 
 
-def records(info: Any, split: str) -> shards.Index:
-  """Returns where each record of a split is; as tfds names them, parts too."""
+def index_split(info: Any, split: str) -> shards.Index:
+  """Returns the index of a split; tfds slices such as 'train[:10%]' work."""
   try:
     files = info.splits[split].file_instructions
   except (KeyError, ValueError, AssertionError) as e:
     raise ValueError(
-      f"`split` of '{info.name}' must be one of {list(info.splits)} or a part "
+      f"`split` of '{info.name}' must be one of {list(info.splits)} or a slice "
       f"of one, got '{split}'."
     ) from e
   paths = tuple(str(file.filename) for file in files)
@@ -67,8 +67,8 @@ def records(info: Any, split: str) -> shards.Index:
   take = np.array([file.take for file in files])
   counts = np.bincount(shard, minlength=len(files))
   first = np.cumsum(counts) - counts
-  place = np.arange(len(shard)) - first[shard] - skip[shard]
-  rows = np.flatnonzero((place >= 0) & (place < take[shard]))
+  position = np.arange(len(shard)) - first[shard] - skip[shard]
+  rows = np.flatnonzero((position >= 0) & (position < take[shard]))
   return shards.Index(
     paths, shard[rows], offset[rows], size[rows], None, (), shards.Features()
   )
@@ -79,13 +79,13 @@ def find(
   data_dir: Optional[str] = None,
   image_key: Optional[str] = None,
   label_key: Optional[str] = None,
-) -> Built:
+) -> BuiltSet:
   """Returns a set that was built in `data_dir`, and which features to take."""
-  info = prepared(name, data_dir).info
+  info = load_builder(name, data_dir).info
   kinds = dict(info.features.items())
-  features = choose(kinds, name, image_key, label_key)
+  features = choose_features(kinds, name, image_key, label_key)
   label = kinds.get(features.label)
-  return Built(
+  return BuiltSet(
     info,
     features,
     int(np.asarray(kinds[features.image].shape[-1] or 3)),
@@ -94,8 +94,8 @@ def find(
   )
 
 
-def prepared(name: str, data_dir: Optional[str] = None) -> Any:
-  """Returns the builder of a set that was built in `data_dir`."""
+def load_builder(name: str, data_dir: Optional[str] = None) -> Any:
+  """Returns the tfds builder of a set that was built in `data_dir`."""
   import tensorflow_datasets as tfds  # Late: it takes seconds.
 
   try:
@@ -106,7 +106,7 @@ def prepared(name: str, data_dir: Optional[str] = None) -> Any:
       "--help` for the names, or give the `data_dir` where it was built."
     ) from e
   if not builder.info.splits:
-    raise ValueError(_not_there(builder, name))
+    raise ValueError(_how_to_build(builder, name))
   if builder.info.file_format.value != "tfrecord":
     raise ValueError(
       f"'{name}' must be built as TFRecords, got "
@@ -116,22 +116,22 @@ def prepared(name: str, data_dir: Optional[str] = None) -> Any:
   return builder
 
 
-def choose(
+def choose_features(
   features: Mapping[str, Any],
   name: str,
   image_key: Optional[str] = None,
   label_key: Optional[str] = None,
 ) -> shards.Features:
-  """Returns which features are the image and the label.
+  """Returns the keys of the image and of the label.
 
-  Those that are asked for; else those called so, or the only ones of the kind.
+  By default "image" and "label", or the only features of that type.
   """
   import tensorflow_datasets as tfds
 
-  images = _of_kind(features, tfds.features.Image)
-  labels = _of_kind(features, tfds.features.ClassLabel)
-  image = _chosen("image", image_key, images, name)
-  label = _chosen("label", label_key, labels, name)
+  images = _keys_of_type(features, tfds.features.Image)
+  labels = _keys_of_type(features, tfds.features.ClassLabel)
+  image = _choose("image", image_key, images, name)
+  label = _choose("label", label_key, labels, name)
   if image is None:
     raise ValueError(
       f"'{name}' must have an image, got {', '.join(features)}: write "
@@ -140,27 +140,29 @@ def choose(
   return shards.Features(image, label or "label")
 
 
-def _chosen(
-  usual: str, asked: Optional[str], known: List[str], name: str
+def _choose(
+  default: str, key: Optional[str], known: List[str], name: str
 ) -> Optional[str]:
-  if asked is None and not known:
+  if key is None and not known:
     return None
-  if asked is None and (usual in known or len(known) == 1):
-    return usual if usual in known else known[0]
-  if asked in known:
-    return asked
-  got = "several" if asked is None else f"'{asked}'"
+  if key is None and (default in known or len(known) == 1):
+    return default if default in known else known[0]
+  if key in known:
+    return key
+  got = "several" if key is None else f"'{key}'"
   raise ValueError(
-    f"`{usual}_key` must be one of {known}, the {usual}s of '{name}', got "
-    f"{got}: set `sources.tfds.{usual}_key`."
+    f"`{default}_key` must be one of {known}, the {default}s of '{name}', got "
+    f"{got}: set `sources.tfds.{default}_key`."
   )
 
 
-def _of_kind(features: Mapping[str, Any], kind: Any) -> List[str]:
-  return [key for key, feature in features.items() if isinstance(feature, kind)]
+def _keys_of_type(features: Mapping[str, Any], type_: Any) -> List[str]:
+  return [
+    key for key, feature in features.items() if isinstance(feature, type_)
+  ]
 
 
-def _not_there(builder: Any, name: str) -> str:
+def _how_to_build(builder: Any, name: str) -> str:
   folder = os.path.dirname(os.path.dirname(str(builder.data_dir)))
   if builder.builder_config is not None:
     folder = os.path.dirname(folder)

@@ -1,8 +1,8 @@
-"""Where the records of TFRecord files lie, read off their headers.
+"""Finds the records of TFRecord files by their headers.
 
 A record is its length (8 bytes), a checksum of the length (4), the payload and
-a checksum of that (4), all little endian. From one header follows where the
-next one is, so a file is walked through without looking at its payloads.
+a checksum of the payload (4), all little endian. Each header leads to the next,
+so a scan does not read the payloads.
 """
 
 import contextlib
@@ -18,27 +18,27 @@ import tensorflow as tf
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
 _BLOCK_BYTES = 1 << 24
-_PACKED = {b"\x1f\x8b": "gzip", b"\x78\x9c": "zlib", b"\x28\xb5": "zstd"}
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x9c": "zlib", b"\x28\xb5": "zstd"}
 
 
 def scan(paths: Sequence[str]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns where each record lies: `(shard, offset, size)`, each `[n]`.
+  """Returns `(shard, offset, size)` of all records, each `[n]`.
 
-  `shard` is the place of its file in `paths` (int32), `offset` where its
-  payload begins in that file, and `size` the bytes of the payload (int64).
+  `shard` is the index of a record's file in `paths` (int32), `offset` the first
+  byte of its payload in that file, and `size` the payload's bytes (int64).
   """
   files = [_scan_file(path) for path in paths]
-  nothing = np.zeros([2, 0], np.int64)
-  starts, sizes = np.concatenate([nothing, *files], 1)
+  empty = np.zeros([2, 0], np.int64)
+  starts, sizes = np.concatenate([empty, *files], 1)
   counts = [file.shape[1] for file in files]
   shard = np.repeat(np.arange(len(files), dtype=np.int32), counts)
   return shard, starts + _HEADER.size, sizes
 
 
 def _scan_file(path: str) -> np.ndarray:
-  """Returns where the headers begin and what lengths they say, `[2, n]`."""
-  parts = [np.zeros([2, 0], np.int64)]
-  with _opened(path) as (read, end):
+  """Returns the offsets of the headers and their lengths, `[2, n]`."""
+  chunks = [np.zeros([2, 0], np.int64)]
+  with _open_file(path) as (read, end):
     at = 0
     while at < end:
       starts, lengths, checksums, after = _walk(read(at), at)
@@ -49,32 +49,31 @@ def _scan_file(path: str) -> np.ndarray:
           f"byte {(starts or [at])[-1]:,}: it was copied or written in part; "
           "copy or make it again."
         )
-      parts.append(np.array([starts, lengths], np.int64))
+      chunks.append(np.array([starts, lengths], np.int64))
       at = after
-  return np.concatenate(parts, 1)
+  return np.concatenate(chunks, 1)
 
 
 def _walk(
   block: memoryview, at: int
 ) -> Tuple[List[int], List[int], List[int], int]:
-  """Goes from header to header in the block that begins `at` this byte.
+  """Walks the headers of a block that begins at byte `at` of the file.
 
-  Returns where they begin, their lengths, their checksums, and where the next
-  one begins.
+  Returns their offsets, lengths and checksums, and the offset of the next one.
   """
   starts: List[int] = []
   lengths: List[int] = []
   checksums: List[int] = []
   beyond = _HEADER.size + _FOOTER_BYTES
-  place, last, unpack = 0, len(block) - _HEADER.size, _HEADER.unpack_from
-  # The speed is that of this loop, so checksums wait until they are an array.
-  while place <= last:
-    length, checksum = unpack(block, place)
-    starts.append(at + place)
+  position, last, unpack = 0, len(block) - _HEADER.size, _HEADER.unpack_from
+  # This loop determines the speed, so checksums are compared later, at once.
+  while position <= last:
+    length, checksum = unpack(block, position)
+    starts.append(at + position)
     lengths.append(length)
     checksums.append(checksum)
-    place += length + beyond
-  return starts, lengths, checksums, at + place
+    position += length + beyond
+  return starts, lengths, checksums, at + position
 
 
 def _check_headers(path, starts, lengths, checksums) -> None:
@@ -83,59 +82,59 @@ def _check_headers(path, starts, lengths, checksums) -> None:
   if not len(wrong):
     return
   start = starts[wrong[0]]
-  remedy = "it is damaged; copy it again" if start else _not_one(path)
+  remedy = "it is damaged; copy it again" if start else _guess_format(path)
   raise ValueError(
     f"'{path}' has no TFRecord header at byte {start:,}: {remedy}."
   )
 
 
-def _not_one(path: str) -> str:
-  """Says what a file may be whose very first bytes are wrong."""
-  with _opened(path) as (read, _):
-    packed = _PACKED.get(bytes(read(0)[:2]))
-  if packed:
-    return f"it is compressed with {packed}; unpack it first"
+def _guess_format(path: str) -> str:
+  """Returns what a file may be that does not begin with a header."""
+  with _open_file(path) as (read, _):
+    compression = _COMPRESSED.get(bytes(read(0)[:2]))
+  if compression:
+    return f"it is compressed with {compression}; unpack it first"
   return "it is another kind of file or damaged; match TFRecord files only"
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Tuple[Callable[[int], memoryview], int]]:
-  """Gives a function from a place to the block from there on, and the size."""
+def _open_file(path: str) -> Iterator[Tuple[Callable[[int], memoryview], int]]:
+  """Yields a function from an offset to the block there, and the file size."""
   try:
     if os.path.isfile(path):
       with open(path, "rb") as f:
-        yield _mapped(f)
+        yield _map_file(f)
     else:
       with tf.io.gfile.GFile(path, "rb") as f:
-        yield functools.partial(_fetched, f), f.size()
+        yield functools.partial(_read_block, f), f.size()
   except (OSError, tf.errors.OpError) as e:
     raise ValueError(f"'{path}' cannot be read ({e}): check its path.") from e
 
 
-def _mapped(file) -> Tuple[Callable[[int], memoryview], int]:
+def _map_file(file) -> Tuple[Callable[[int], memoryview], int]:
   size = os.fstat(file.fileno()).st_size
-  if not size:  # Which cannot be mapped.
+  if not size:  # An empty file cannot be mapped.
     return lambda at: memoryview(b""), 0
   mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-  if hasattr(mmap, "MADV_RANDOM"):  # Else the payloads are read, too.
+  if hasattr(mmap, "MADV_RANDOM"):  # Otherwise payloads are read, too.
     mapped.madvise(mmap.MADV_RANDOM)
   view = memoryview(mapped)
   return lambda at: view[at : at + _BLOCK_BYTES], size
 
 
-def _fetched(file, at: int) -> memoryview:
+def _read_block(file, at: int) -> memoryview:
   file.seek(at)
   return memoryview(file.read(_BLOCK_BYTES))
 
 
 def _masked_crc(values: np.ndarray) -> np.ndarray:
-  """Returns TFRecord's checksum of each 8 bytes: a CRC-32C, turned and moved.
+  """Returns TFRecord's checksum of each 8 bytes: a masked CRC-32C.
 
-  The CRC is linear over bits: each byte's part stands in a table of its place.
+  The CRC is linear over bits: a table for each byte position has its terms.
   """
   tables = _tables()
   rows = values.view(np.uint8).reshape([-1, 8])
-  # A CRC-32C begins with 32 ones, which the first four bytes meet.
+  # A CRC-32C starts with 32 ones, which are added to the first four bytes.
   crc = functools.reduce(
     np.bitwise_xor,
     (tables[i][rows[:, i] ^ (0xFF if i < 4 else 0)] for i in range(8)),
@@ -146,7 +145,7 @@ def _masked_crc(values: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _tables() -> List[np.ndarray]:
-  """Returns for each place of 8 what a byte there adds to the CRC-32C."""
+  """Returns for each of 8 byte positions its terms of the CRC-32C."""
   table = np.arange(256, dtype=np.uint32)
   for _ in range(8):
     table = (table >> 1) ^ np.where(table & 1, 0x82F63B78, 0).astype(np.uint32)

@@ -1,6 +1,6 @@
-"""From an encoded image to one that a run takes: crop, resize, flip, noise.
+"""Decodes and transforms images: crop, resize, flip, dequantize.
 
-Whatever is random is a function of (seed, place in the run).
+Random numbers are a function of (seed, position in the run).
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ _CROP, _FLIP, _NOISE = range(3)
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Transform:
-  """What is done with each image.
+  """How each image is transformed.
 
   Attributes:
-    crop: What is cut out of an image that is not square: the largest square at
-      its "center", at a "random" place, or "none" (it is stretched).
-    resize: How it is brought to the resolution, with antialias: "bicubic", or
-      "area" (the mean of the pixels that it covers).
-    flip: Whether every second one, by chance, is mirrored.
-    dequantize: Whether noise of one of the 256 steps is added (arXiv
-      1511.01844), so that values are continuous.
+    crop: The square that is cut out of an image that is not square: the largest
+      one at its "center", at a "random" position, or "none" (it is stretched).
+    resize: How it is resized, with antialiasing: "bicubic", or "area" (the mean
+      of the covered pixels).
+    flip: Whether an image is mirrored with probability 1/2.
+    dequantize: Whether uniform noise, as wide as one of the 256 levels, is
+      added (arXiv 1511.01844), so that values are continuous.
   """
 
   crop: str = "center"
@@ -47,76 +47,77 @@ class Transform:
         )
 
   @property
-  def words(self) -> str:
-    """How images were changed that are measured against."""
+  def description(self) -> str:
+    """Crop and resize of the images that metrics compare with."""
     crop = "stretched" if self.crop == "none" else f"{self.crop} crop"
     return f"{crop}, {self.resize}"
 
   def decode(
-    self, encoded: tf.Tensor, resolution: int, channels: int, seed, place
+    self, encoded: tf.Tensor, resolution: int, channels: int, seed, position
   ) -> tf.Tensor:
-    """Returns the uint8 image of a file's bytes at the resolution."""
-    image = decoded(encoded, channels)
+    """Decodes, crops and resizes one image to uint8."""
+    image = decode_image(encoded, channels)
     size = [resolution, resolution]
 
     def fit(image):
-      share = (0.5, 0.5)
+      offset = (0.5, 0.5)
       if self.crop == "random":
-        share = _uniform([2], seed, place, _CROP)
-      return resized(self.square(image, share), resolution, self.resize)
+        offset = _uniform([2], seed, position, _CROP)
+      square = self.crop_square(image, offset)
+      return resize_images(square, resolution, self.resize)
 
-    # Small things cost as much as a small image, so none is done in vain.
+    # A few needless ops would cost as much as decoding a small image.
     is_other = tf.reduce_any(tf.not_equal(tf.shape(image), [*size, channels]))
-    image = _unless(is_other, image, tf.identity, fit)
+    image = _cond_rare(is_other, image, tf.identity, fit)
     return tf.ensure_shape(image, [*size, channels])
 
-  def floats(self, images: tf.Tensor, seed: int, places: tf.Tensor):
-    """Returns uint8 images, `[b, h, w, c]` or one, as floats in [-1, 1]."""
+  def to_floats(self, images: tf.Tensor, seed: int, positions: tf.Tensor):
+    """Maps uint8 images, `[b, h, w, c]` or one, to floats in [-1, 1]."""
     if not (self.flip or self.dequantize):
       return tf.cast(images, tf.float32) / 127.5 - 1.0
     if images.shape.rank == 3:
-      return self._changed(images, seed, places)
+      return self._augment(images, seed, positions)
     return tf.map_fn(
-      lambda one: self._changed(one[0], seed, one[1]),
-      (images, places),
+      lambda one: self._augment(one[0], seed, one[1]),
+      (images, positions),
       fn_output_signature=tf.TensorSpec(images.shape[1:], tf.float32),
     )
 
-  def _changed(self, image: tf.Tensor, seed: int, place: tf.Tensor):
+  def _augment(self, image: tf.Tensor, seed: int, position: tf.Tensor):
     if self.flip:
-      turn = _uniform([], seed, place, _FLIP) < 0.5
-      image = tf.where(turn, image[:, ::-1], image)
+      mirrored = _uniform([], seed, position, _FLIP) < 0.5
+      image = tf.where(mirrored, image[:, ::-1], image)
     image = tf.cast(image, tf.float32)
     if not self.dequantize:
       return image / 127.5 - 1.0
-    noise = _uniform(image.shape, seed, place, _NOISE)
+    noise = _uniform(image.shape, seed, position, _NOISE)
     return (image + noise) / 128.0 - 1.0
 
-  def square(self, images: tf.Tensor, share=(0.5, 0.5)) -> tf.Tensor:
-    """Cuts squares out of `[..., h, w, c]`, `share` of the room before them."""
+  def crop_square(self, images: tf.Tensor, offset=(0.5, 0.5)) -> tf.Tensor:
+    """Crops `[..., h, w, c]`, at `offset`, a fraction of the margin."""
     if self.crop == "none":
       return images
     shape = tf.shape(images)[-3:-1]
     side = tf.reduce_min(shape)
-    room = tf.cast(shape - side, tf.float32)
-    top, left = tf.unstack(tf.cast(tf.round(share * room), tf.int32))
+    margin = tf.cast(shape - side, tf.float32)
+    top, left = tf.unstack(tf.cast(tf.round(offset * margin), tf.int32))
     return images[..., top : top + side, left : left + side, :]
 
 
-def resized(image: tf.Tensor, resolution: int, how: str) -> tf.Tensor:
-  """Brings uint8 images, one or a batch, to the resolution."""
+def resize_images(image: tf.Tensor, resolution: int, how: str) -> tf.Tensor:
+  """Resizes uint8 images, one or a batch."""
   size = (resolution, resolution)
-  antialias = how != "area"  # Which is by itself.
+  antialias = how != "area"  # Area has it built in.
   floats = tf.cast(image, tf.float32)
   floats = tf.image.resize(floats, size, how, antialias=antialias)
   return tf.saturate_cast(tf.round(floats), tf.uint8)
 
 
-def _unless(is_rare: tf.Tensor, value: tf.Tensor, usual_fn, rare_fn):
-  """Returns `usual_fn(value)`, or `rare_fn(value)` where that is so.
+def _cond_rare(is_rare: tf.Tensor, value: tf.Tensor, usual_fn, rare_fn):
+  """Returns `rare_fn(value) if is_rare else usual_fn(value)`.
 
-  As `tf.cond`, which in `tf.data` calls a function for either: twice an image,
-  a tenth of the time of a small one. Here only what is rare is a call.
+  In `tf.data`, `tf.cond` calls a function for either branch: twice an image, a
+  tenth of the time of a small one. Here only the rare branch is a call.
   """
   if tf.executing_eagerly():
     return rare_fn(value) if is_rare else usual_fn(value)
@@ -125,45 +126,48 @@ def _unless(is_rare: tf.Tensor, value: tf.Tensor, usual_fn, rare_fn):
   return tf.raw_ops.Merge(inputs=[usual_fn(usual), call(rare)]).output
 
 
-def _uniform(shape, seed: int, place: tf.Tensor, purpose: int) -> tf.Tensor:
-  mixed = tf.stack([tf.constant(seed * 4 + purpose, tf.int64), place])
-  return tf.random.stateless_uniform(shape, mixed)
+def _uniform(shape, seed: int, position: tf.Tensor, purpose: int) -> tf.Tensor:
+  seeds = tf.stack([tf.constant(seed * 4 + purpose, tf.int64), position])
+  return tf.random.stateless_uniform(shape, seeds)
 
 
-def decoded(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-  """Returns `[h, w, channels]`, uint8, of JPEG, PNG, WebP, BMP or GIF bytes."""
+def decode_image(encoded: tf.Tensor, channels: int) -> tf.Tensor:
+  """Decodes JPEG, PNG, WebP, BMP or GIF bytes to uint8 `[h, w, channels]`."""
 
-  def common(encoded):
-    # Of PNG too. As Pillow and others decode; the default is off by up to 7.
+  def decode_common(encoded):
+    # PNG, too. Exact as in Pillow; the default is off by up to 7.
     exact = "INTEGER_ACCURATE"
     return tf.io.decode_jpeg(encoded, channels, dct_method=exact)
 
-  def pillow(encoded):
-    decode = functools.partial(_pillow, channels=channels)
-    # As numbers: NumPy cuts zeros off the end of a text.
+  def decode_with_pillow(encoded):
+    decode = functools.partial(_decode_with_pillow, channels=channels)
+    # Numbers, because NumPy strips zeros from the end of a string.
     numbers = tf.io.decode_raw(encoded, tf.uint8)
     return tf.numpy_function(decode, [numbers], tf.uint8)
 
-  def other(encoded):
+  def decode_other(encoded):
     return tf.io.decode_image(encoded, channels, expand_animations=False)
 
-  def rare(encoded):
-    # Padded, for a file may be shorter than its head.
+  def decode_rare(encoded):
+    # Padded, because a file may be shorter than 12 bytes.
     head = tf.strings.join([tf.strings.substr(encoded, 0, 12), " " * 12])
     is_webp = tf.equal(tf.strings.substr(head, 8, 4), "WEBP")
     is_bmp = tf.equal(tf.strings.substr(head, 0, 2), "BM")
-    is_foreign = tf.logical_or(is_webp, is_bmp)
-    return tf.cond(is_foreign, lambda: pillow(encoded), lambda: other(encoded))
+    return tf.cond(
+      tf.logical_or(is_webp, is_bmp),
+      lambda: decode_with_pillow(encoded),
+      lambda: decode_other(encoded),
+    )
 
   first = tf.strings.substr(encoded, 0, 1)
   is_rare = tf.reduce_all(tf.not_equal(first, [b"\xff", b"\x89"]))
-  image = _unless(is_rare, encoded, common, rare)
+  image = _cond_rare(is_rare, encoded, decode_common, decode_rare)
   image.set_shape([None, None, channels])
   return image
 
 
-def _pillow(content: np.ndarray, channels: int) -> np.ndarray:
-  """Decodes what TensorFlow cannot: WebP, and BMP with a palette or to grey."""
+def _decode_with_pillow(content: np.ndarray, channels: int) -> np.ndarray:
+  """Decodes what TensorFlow cannot: WebP, BMP with a palette or to grey."""
   import PIL.Image
 
   with PIL.Image.open(io.BytesIO(content.tobytes())) as image:

@@ -282,16 +282,16 @@ def _local_variable(name: str, shape: List[int]):
 
 def _eval_spec(step: Step, images, labels):
   g, d = step.ema.twin, step.players["d"].net
-  z = tf.random.normal([images.shape[0], g.z_dim], seed=step.seed)
+  z = tf.random.normal([images.shape[0], g.z_dim], seed=step.game.seed)
   scores = Scores(
     real=d(images, labels, Mode.EVAL),
     fake=d(g(z, labels, Mode.EVAL), labels, Mode.EVAL),
   )
-  losses = step.loss_fn(scores)
+  loss = step.game.loss_at(tf.convert_to_tensor(step.count))(scores)
   rows = tf.ones_like(scores.real)
   values = {
-    "d/loss": losses.d * rows,
-    "g/loss": losses.g * rows,
+    "d/loss": loss.d * rows,
+    "g/loss": loss.g * rows,
     "d/score_real": scores.real,
     "d/score_fake": scores.fake,
   }
@@ -300,7 +300,7 @@ def _eval_spec(step: Step, images, labels):
     return {n: tf.compat.v1.metrics.mean(v) for n, v in values.items()}
 
   return _tpu.TPUEstimatorSpec(
-    mode=_ModeKeys.EVAL, loss=losses.d, eval_metrics=(metric_fn, values)
+    mode=_ModeKeys.EVAL, loss=loss.d, eval_metrics=(metric_fn, values)
   )
 
 
@@ -308,6 +308,6 @@ def _predict_spec(step: Step, features: Mapping[str, tf.Tensor]):
   g = step.ema.twin
   z, labels = features.get("z"), features.get("labels")
   if z is None:
-    z = tf.random.normal([tf.shape(labels)[0], g.z_dim], seed=step.seed)
+    z = tf.random.normal([tf.shape(labels)[0], g.z_dim], seed=step.game.seed)
   images = {"images": g(z, labels, Mode.EVAL)}
   return _tpu.TPUEstimatorSpec(mode=_ModeKeys.PREDICT, predictions=images)

@@ -26,7 +26,12 @@ Action = Callable[[int, Logs], None]
 
 
 class InnerLoop:
-  """Runs whole cycles of steps in one `tf.function`."""
+  """Runs whole cycles of steps in one `tf.function`, the program.
+
+  Attributes:
+    average_logs: Whether logs are means over all processes, which takes one
+      message a call, or of this process alone. Set it before the first call.
+  """
 
   def __init__(
     self,
@@ -40,9 +45,18 @@ class InnerLoop:
     self._step = step
     self._iterator = iterator
     self._images_per_step = images_per_step
+    self.average_logs = True
     self._shared: Dict[int, Callable] = {}
     # Without AutoGraph, which would convert every net: tracing is faster.
     self._run = tf.function(self._cycles, autograph=False)
+
+  def wrap_program(self, wrapper: Callable[[Callable], Callable]) -> None:
+    """Runs `wrapper(program)` in place of the program from the first call on.
+
+    For benchmarks that measure inside of it, as with `tf.timestamp`: arguments
+    and results must stay the same.
+    """
+    self._run = tf.function(wrapper(self._cycles), autograph=False)
 
   def __call__(self, num_steps: int) -> Logs:
     """Trains for `num_steps`, whole cycles, and returns the mean of the logs.
@@ -76,7 +90,9 @@ class InnerLoop:
       cycle,
       [0, sums, tf.zeros([], tf.float64), tf.timestamp()],
     )
-    return self._processes.mean(sums), wait
+    if self.average_logs:
+      sums = self._processes.mean(sums)
+    return sums, wait
 
   def _next(self, iterator):
     """Returns an element and the time at which it came.

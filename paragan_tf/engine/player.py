@@ -1,4 +1,4 @@
-"""One side of the game, on one replica."""
+"""A player: a net, its optimizer and its exchange, on one replica."""
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
@@ -7,20 +7,21 @@ import tensorflow as tf
 from paragan_tf.game.optimizers import Optimizer
 from paragan_tf.game.penalties import Penalty
 from paragan_tf.game.regularizers import Regularizer
-from paragan_tf.sync.exchange import Exchange
+from paragan_tf.sync.exchange import Exchange, predict_updates
 from paragan_tf.types import Net
 
 
 class Player(NamedTuple):
-  """One side of the game.
+  """G or D.
 
   Attributes:
-    net: What it learns.
-    optimizer: How it moves.
+    net: What is trained.
+    optimizer: How gradients become updates.
     exchange: How its replicas agree.
-    clip_norm: The largest norm of its whole gradient, after the exchange.
-    regularizer: What it pays for its weights beside its loss.
-    penalties: What it pays for how it moves.
+    clip_norm: The largest global norm of its gradients, after the exchange.
+    regularizer: A function of its weights that is added to its loss.
+    penalties: Functions of what D outputs that are added to its loss.
+    one_pass: Whether it scores real and fake images in one pass, if it is D.
   """
 
   net: Net
@@ -29,30 +30,32 @@ class Player(NamedTuple):
   clip_norm: Optional[float] = None
   regularizer: Optional[Regularizer] = None
   penalties: Tuple[Penalty, ...] = ()
+  one_pass: bool = True
 
   @property
   def weights(self) -> List[tf.Variable]:
-    """What it learns, where the gradient is taken."""
+    """The trainable variables of the net: where gradients are taken."""
     return list(self.net.trainable_variables)
 
   @property
-  def settled(self) -> Sequence[tf.Variable]:
-    """What it has learned: the weights, but for optimistic optimizers."""
-    return self.optimizer.settled(self.weights)
+  def base(self) -> Sequence[tf.Variable]:
+    """The base weights: the weights, except with optimistic optimizers."""
+    return self.optimizer.base(self.weights)
 
   @property
   def state(self) -> List[tf.Variable]:
-    """What is exchanged beside that."""
+    """What is exchanged beside the weights."""
     state: List[tf.Variable] = []
-    if self.exchange.takes_statistics:
+    if "statistics" in self.exchange.exchanged_state:
       state += [v for v in self.net.variables if not v.trainable]
-    if self.exchange.takes_moments:
-      slots, moments = self.optimizer.slots, self.optimizer.moments
-      state += [v for name in moments for v in slots[name]]
+    if "moments" in self.exchange.exchanged_state:
+      state += self.optimizer.moment_slots
+    if "slow_weights" in self.exchange.exchanged_state:
+      state += self.optimizer.slow_weights
     return state
 
-  def regularized(self, grads: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-    """Adds the gradient of what the weights cost."""
+  def add_regularizer(self, grads: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Returns the gradients with that of the regularizer added."""
     if self.regularizer is None:
       return list(grads)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -61,15 +64,15 @@ class Player(NamedTuple):
     more = tape.gradient(penalty, self.weights, unconnected_gradients="zero")
     return [g + m for g, m in zip(grads, more)]
 
-  def clipped(self, grads: List[tf.Tensor]) -> List[tf.Tensor]:
-    """Returns the gradient with a norm of `clip_norm` at most."""
+  def clip(self, grads: List[tf.Tensor]) -> List[tf.Tensor]:
+    """Returns the gradients, their global norm at most `clip_norm`."""
     if self.clip_norm is None:
       return grads
     norm = tf.linalg.global_norm(grads)
     return tf.clip_by_global_norm(grads, self.clip_norm, norm)[0]
 
-  def move(self, updates: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Moves what is settled; returns how far, in parts of the weights' norm."""
+  def apply_updates(self, updates: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Updates the base weights; returns the norm's ratio to the weights'."""
     self.optimizer.apply_updates(updates, self.weights)
     norm = tf.linalg.global_norm(self.weights)
     ratio = tf.linalg.global_norm(updates) / tf.maximum(norm, 1e-12)
@@ -77,4 +80,5 @@ class Player(NamedTuple):
 
   def look_ahead(self, updates: Sequence[tf.Tensor]) -> None:
     """Sets the weights to where the next gradient is taken."""
-    self.optimizer.look_ahead(self.exchange.ahead(updates), self.weights)
+    ahead = predict_updates(self.exchange, updates)
+    self.optimizer.look_ahead(ahead, self.weights)

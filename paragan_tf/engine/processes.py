@@ -4,6 +4,10 @@ Every process runs the same program; the chief alone writes. Each method is a
 meeting: all processes must call it, in the same order.
 """
 
+import json
+from typing import Any, Callable
+
+import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives
@@ -47,6 +51,34 @@ class Processes:
   def wait(self) -> None:
     """Returns when all have come here."""
     self._mean(0.0)
+
+  def on_chief(self, do: Callable[[], Any]) -> Any:
+    """Lets the chief do something; all get its result, or an error.
+
+    Args:
+      do: Returns something that JSON can hold, and does not meet the others.
+    """
+    if self.count == 1:
+      return do()
+    if not self.is_chief:
+      answer = json.loads(self._from_chief(""))
+      if "error" in answer:
+        raise RuntimeError(f"The chief failed: {answer['error']}")
+      return answer["result"]
+    try:
+      text = json.dumps({"result": do()})
+    except Exception as e:  # The others are waiting.
+      self._from_chief(json.dumps({"error": str(e)}))
+      raise
+    return json.loads(self._from_chief(text))["result"]
+
+  def _from_chief(self, text: str) -> str:
+    """Returns what the chief gives, where all others give nothing."""
+    given = np.frombuffer(text.encode(), np.uint8)
+    size = round(self.count * self._mean(float(len(given))))
+    padded = tf.constant(np.pad(given, [0, size - len(given)]), tf.float64)
+    codes = np.round(self.count * self._traced_mean(padded).numpy())
+    return codes.astype(np.uint8).tobytes().decode()
 
   def _mean(self, value: float) -> float:
     if self.count == 1:

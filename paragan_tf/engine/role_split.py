@@ -1,19 +1,18 @@
-"""Where G and D are played on replicas of their own.
+"""G and D on replicas of their own, and the fakes between them.
 
 Pseudo-code of one step:
 
-    on a replica of G:   fakes = g(z); move = g's, against the D it has
-    on a replica of D:   move = d's, on real images and the cache's fakes
+    on a replica of G:   fakes = g(z); move = g's, against its copy of D
+    on a replica of D:   move = d's, on real images and fakes of the cache
     (each player is updated and exchanged, as in any step)
-    at G's exchange:     the fakes go from each G into the caches it feeds
+    at G's exchange:     each G sends its fakes to the caches of its Ds
 
 Where the replica's number is known while the step is traced, its graph holds
-its own role only. On a TPU all replicas have one program, and `tf.cond` chooses
-the role; everything that talks stands outside of it. On one replica both roles
-are played, and neither waits for the other.
+its own role only. On a TPU all replicas run one program, and `tf.cond` chooses
+the role; all communication stands outside of it. One replica alone trains both,
+and neither player waits for the other.
 """
 
-import contextlib
 from typing import (
   Any,
   Callable,
@@ -22,45 +21,21 @@ from typing import (
   List,
   Mapping,
   NamedTuple,
-  Tuple,
   Union,
 )
 
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.game import noise, turns
+from paragan_tf.engine.placement import Contribution, Game, Placement
+from paragan_tf.game import turns
 from paragan_tf.game.cache import Cache, Parcel, Store, parcel
-from paragan_tf.game.losses import LossFn
 from paragan_tf.game.schedule import Asynchronous
 from paragan_tf.types import Batch, ImageSpec, Mode, Net, Scores
 
-Logs = Dict[str, tf.Tensor]
-LOG_NAMES = (
-  "cache/fill",
-  "staleness/d_seen_by_g",
-  "staleness/fakes_seen_by_d",
-)
-
-
-class Part(NamedTuple):
-  """One player's move as this replica has it.
-
-  Attributes:
-    move: Zeros where this replica does not play the player.
-    weight: What this replica counts in means.
-    plays: Whether it plays, a Python bool where that is known.
-    age: Steps that the view of the other player is old, where it plays.
-  """
-
-  move: turns.Move
-  weight: Union[float, tf.Tensor] = 1.0
-  plays: Union[bool, tf.Tensor] = True
-  age: Union[int, tf.Tensor] = 0
-
 
 class _Played(NamedTuple):
-  """What both branches of the roles return."""
+  """What both roles return."""
 
   g: turns.Move
   d: turns.Move
@@ -68,8 +43,14 @@ class _Played(NamedTuple):
   fakes_age: tf.Tensor
 
 
-class RoleSplit(tf.Module):
-  """The roles of all replicas, and the cache of fakes between them."""
+class RoleSplit(Placement):
+  """Each replica trains one player; D's trains on a cache of G's fakes."""
+
+  log_names = (
+    "cache/fill",
+    "staleness/d_seen_by_g",
+    "staleness/fakes_seen_by_d",
+  )
 
   def __init__(
     self,
@@ -85,7 +66,6 @@ class RoleSplit(tf.Module):
     self._num = collectives.num_replicas()
     self._both = schedule.plays_both(self._num)
     self._periods = periods
-    self._seed = seed
     self._sizes = _sizes(schedule, batch_size, self._num)
     self.bound = schedule.bound(max(periods.values()))
     self._num_sent = min(periods["g"], schedule.cache_depth)
@@ -102,80 +82,89 @@ class RoleSplit(tf.Module):
       tf.zeros([], tf.int64), trainable=False, name="fakes/seen"
     )
 
-  def play(
-    self,
-    nets: Mapping[str, Net],
-    loss_fn: LossFn,
-    terms: Mapping[str, turns.LossTerms],
-    batch: Batch,
-    phase: int,
-    count: tf.Tensor,
-  ) -> Tuple[Dict[str, Part], Parcel, Logs]:
-    """Returns both players' moves, the fakes to send, and scalars to log."""
+  def play(self, game, batch, phase, count):
+    """Yields the one turn of both; then brings G's fakes to D."""
+    trains, weights = self._roles_here()
+    played = self._choose(trains, game, batch, phase, count)
+    d_age = count - tf.convert_to_tensor(self.seen) + 1
+    ages = {"d": played.fakes_age, "g": d_age}
+    contributions = {
+      who: Contribution(
+        getattr(played, who), weights[who], trains[who], self._damping(age)
+      )
+      for who, age in ages.items()
+    }
+    yield contributions, self._logs(weights, ages)
+    self._send(played.sent, phase, count)
+
+  def _choose(self, trains, game, batch, phase, count) -> _Played:
+    """Computes the moves of this replica's role, or of both."""
 
     def as_g():
-      with self.place("g"):
-        move, sent = self._g_move(nets, loss_fn, terms["g"], batch, count)
-      return _Played(move, self._no_d_move(nets["d"]), sent, _no_age())
+      with self.device("g"):
+        move, sent = self._g_move(game, batch, phase, count)
+      return _Played(move, self._no_d_move(game.net("d")), sent, _no_age())
 
     def as_d():
-      with self.place("d"):
-        move, age = self._d_move(nets, loss_fn, terms["d"], batch, phase, count)
-      return _Played(_nothing(nets["g"]), move, self._no_parcel(), age)
+      with self.device("d"):
+        move, age = self._d_move(game, batch, phase, count)
+      return _Played(_no_move(game.net("g")), move, self._no_parcel(), age)
 
-    def as_both():
+    if trains["g"] is True and trains["d"] is True:
       g, d = as_g(), as_d()
       return _Played(g.g, d.d, g.sent, d.fakes_age)
+    if trains["g"] is True:
+      return as_g()
+    if trains["d"] is True:
+      return as_d()
+    return tf.cond(trains["g"], as_g, as_d)
 
-    plays, weights = self._standing()
-    played = _choose(plays["g"], plays["d"], as_g, as_d, as_both)
-    d_age = count - tf.convert_to_tensor(self.seen) + 1
-    logs = {
-      "cache/fill": weights["d"] * self.cache.fill_level(),
-      "staleness/d_seen_by_g": weights["g"] * tf.cast(d_age, tf.float32),
-      "staleness/fakes_seen_by_d": (
-        weights["d"] * tf.cast(played.fakes_age, tf.float32)
-      ),
-    }
-    parts = {
-      "d": Part(played.d, weights["d"], plays["d"], played.fakes_age),
-      "g": Part(played.g, weights["g"], plays["g"], d_age),
-    }
-    return parts, played.sent, logs
+  def _logs(self, weights, ages):
+    d_age, fakes_age = (tf.cast(ages[who], tf.float32) for who in "gd")
+    values = (
+      weights["d"] * self.cache.fill_level(),
+      weights["g"] * d_age,
+      weights["d"] * fakes_age,
+    )
+    return dict(zip(self.log_names, values))
 
-  def exchange(self, sent: Parcel, phase: int, count: tf.Tensor) -> None:
-    """Brings the fakes to D when it is time. Replica context."""
-    if phase % self._periods["d"] == self._periods["d"] - 1:
+  def _send(self, sent: Parcel, phase: int, count: tf.Tensor) -> None:
+    """Brings the fakes to D when they are due. Replica context."""
+    if self._is_due("d", phase):
       self.seen.assign(count + 1)
     if self._outbox is not None:
       sent = self._outbox.push(sent)
-    if phase % self._periods["g"] != self._periods["g"] - 1:
+    if not self._is_due("g", phase):
       return
-    received = self._received(sent)
+    received = self._receive(sent)
     steps = [count - i for i in reversed(range(self._num_sent))]
     self.cache.fill(received, steps)
 
+  def _is_due(self, who: str, phase: int) -> bool:
+    """Returns whether a player is exchanged at the end of a phase."""
+    return phase % self._periods[who] == self._periods[who] - 1
+
   def num_bytes(self, phase: int) -> int:
     """Returns the bytes of fakes that a replica of G sends in a phase."""
-    if self._both or phase % self._periods["g"] != self._periods["g"] - 1:
+    if self._both or not self._is_due("g", phase):
       return 0
     pixels = self.cache.images.shape[2:].num_elements()
     return self._num_sent * self._sizes.sent * 4 * (pixels + 1)
 
-  def place(self, who: str) -> ContextManager:
+  def device(self, who: str) -> ContextManager:
     """Places a player on its core, where each replica has two."""
     if not self._schedule.on_cores:
-      return contextlib.nullcontext()
+      return super().device(who)
     return collectives.on_core("gd".index(who))
 
-  def damping(self, part: Part) -> Union[float, tf.Tensor]:
-    """Returns what to multiply a player's rate with."""
+  def _damping(self, age: tf.Tensor) -> Union[float, tf.Tensor]:
+    """Returns what to multiply the learning rate with."""
     if not self._schedule.damping:
       return 1.0
-    return 1.0 / tf.cast(tf.maximum(part.age, 1), tf.float64)
+    return 1.0 / tf.cast(tf.maximum(age, 1), tf.float64)
 
-  def _standing(self):
-    """Returns whom this replica plays, and what it counts in means."""
+  def _roles_here(self):
+    """Returns which players this replica trains, and its weights in means."""
     if self._both:
       return {"g": True, "d": True}, {"g": 1.0, "d": 1.0}
     here = collectives.static_replica_id()
@@ -183,14 +172,14 @@ class RoleSplit(tf.Module):
       who: self._num / self._roles.num_playing(who, self._num) for who in "gd"
     }
     if here is not None:
-      plays: Dict[str, Any] = {w: self._roles.plays(here) == w for w in "gd"}
-      return plays, {w: factors[w] * plays[w] for w in "gd"}
-    is_g = self._looked_up(lambda replica: self._roles.plays(replica) == "g")
-    plays = {"g": is_g, "d": tf.logical_not(is_g)}
-    weights = {w: factors[w] * tf.cast(plays[w], tf.float32) for w in "gd"}
-    return plays, weights
+      trains: Dict[str, Any] = {w: self._roles.plays(here) == w for w in "gd"}
+      return trains, {w: factors[w] * trains[w] for w in "gd"}
+    is_g = self._look_up(lambda replica: self._roles.plays(replica) == "g")
+    trains = {"g": is_g, "d": tf.logical_not(is_g)}
+    weights = {w: factors[w] * tf.cast(trains[w], tf.float32) for w in "gd"}
+    return trains, weights
 
-  def _looked_up(self, fn: Callable[[int], Any]):
+  def _look_up(self, fn: Callable[[int], Any]):
     """Returns `fn` of this replica's number."""
     here = 0 if self._num == 1 else collectives.static_replica_id()
     if here is not None:
@@ -198,28 +187,31 @@ class RoleSplit(tf.Module):
     table = tf.constant([fn(replica) for replica in range(self._num)])
     return tf.gather(table, collectives.replica_id())
 
-  def _g_move(self, nets, loss_fn, terms, batch: Batch, count):
+  def _g_move(self, game: Game, batch: Batch, phase: int, count):
     size = self._sizes.g
-    z = self._z(nets["g"], size, count, "z0", self._schedule.g_place)
+    shard = self._look_up(self._schedule.g_place)
     batch = Batch(
-      turns.repeated(batch.images, size), turns.repeated(batch.labels, size), z
+      turns.repeat_rows(batch.images, size),
+      turns.repeat_rows(batch.labels, size),
+      game.z(size, count, "z0", shard),
     )
-    fakes = turns.draw(nets["g"], batch, Mode.TRAIN)
-    move = turns.g_move(fakes, nets["d"], batch, loss_fn, terms)
+    fakes = turns.draw(game.net("g"), batch, Mode.TRAIN)
+    terms = game.terms("g", phase, count)
+    loss_fn = game.loss_at(count)
+    move = turns.g_move(fakes, game.net("d"), batch, loss_fn, terms)
     images = tf.stop_gradient(fakes.images)
     return move, parcel(images, batch.labels, self._sizes.sent)
 
-  def _d_move(self, nets, loss_fn, terms, batch: Batch, phase: int, count):
-    place = self._looked_up(self._schedule.shard)
+  def _d_move(self, game: Game, batch: Batch, phase: int, count):
+    shard = self._look_up(self._schedule.shard)
     since = phase % self._periods["g"]
-    images, labels, born = self.cache.take(since, count, place)
+    images, labels, born = self.cache.take(since, count, shard)
 
     def own():  # Before the first ones have come.
-      z = self._z(nets["g"], self._sizes.d, count, "own", self._schedule.shard)
-      drawn = nets["g"](z, batch.labels, Mode.FROZEN)
-      return tf.stop_gradient(drawn), labels if batch.labels is None else (
-        batch.labels
-      )
+      z = game.z(self._sizes.d, count, "own", shard)
+      drawn = game.net("g")(z, batch.labels, Mode.FROZEN)
+      own_labels = labels if batch.labels is None else batch.labels
+      return tf.stop_gradient(drawn), own_labels
 
     images, labels = tf.cond(born < 0, own, lambda: (images, labels))
     fakes = turns.Fakes(
@@ -227,18 +219,14 @@ class RoleSplit(tf.Module):
       None if batch.labels is None else labels,
       lambda grad: [],
     )
-    # The codes of fakes from the cache are not at hand, so G is not either.
-    terms = terms._replace(g=None)
-    move = turns.d_move(fakes, nets["d"], batch, loss_fn, terms)
+    # The codes of cached fakes are gone, so no penalty can draw them again.
+    terms = game.terms("d", phase, count)._replace(g=None)
+    loss_fn = game.loss_at(count)
+    move = turns.d_move(fakes, game.net("d"), batch, loss_fn, terms)
     return move, tf.where(born < 0, _no_age(), count - born)
 
-  def _z(self, g: Net, size: int, count, purpose: str, place) -> tf.Tensor:
-    z_dim = g.z_dim  # type: ignore[attr-defined]
-    share = self._looked_up(place)
-    return noise.normal([size, z_dim], self._seed, count, purpose, share)
-
-  def _received(self, sent: Parcel) -> Parcel:
-    """Returns what the replicas that feed this one sent, put together."""
+  def _receive(self, sent: Parcel) -> Parcel:
+    """Returns the fakes of all replicas that feed this one, concatenated."""
     if self._both:
       return sent
     parts: List[Parcel] = []
@@ -246,7 +234,7 @@ class RoleSplit(tf.Module):
       sources = self._roles.sources(index, self._num)
       parts.append(Parcel(*collectives.receive(sent, sources)))
     if self._roles.num_fed > 1:
-      first = self._looked_up(self._roles.slice_place) * self._sizes.d
+      first = self._look_up(self._roles.slice_place) * self._sizes.d
       parts = [
         Parcel(*(x[:, first : first + self._sizes.d] for x in part))
         for part in parts
@@ -257,7 +245,7 @@ class RoleSplit(tf.Module):
 
   def _no_d_move(self, d: Net) -> turns.Move:
     zeros = tf.zeros([self._sizes.d])
-    return _nothing(d)._replace(scores=Scores(zeros, zeros))
+    return _no_move(d)._replace(scores=Scores(zeros, zeros))
 
   def _no_parcel(self) -> Parcel:
     shape = [1, self._sizes.sent, *self.cache.images.shape[2:]]
@@ -296,23 +284,13 @@ def _sizes(schedule: Asynchronous, batch_size: int, num: int) -> _Sizes:
     raise ValueError(
       f"Each replica of D takes {d} fakes a step from {num_sources} of G, and "
       f"each of those draws {g} for {num_fed} of D: that does not fit; raise "
-      "`g_batch_size`, or take other shares."
+      "`g_batch_size`, or change `g_per_group`."
     )
   return _Sizes(g, d, sent)
 
 
-def _choose(is_g, is_d, as_g, as_d, as_both) -> _Played:
-  if is_g is True and is_d is True:
-    return as_both()
-  if is_g is True:
-    return as_g()
-  if is_d is True:
-    return as_d()
-  return tf.cond(is_g, as_g, as_d)
-
-
-def _nothing(net: Net) -> turns.Move:
-  """Returns the move of a player that is not played here."""
+def _no_move(net: Net) -> turns.Move:
+  """Returns the move of a player that another replica trains."""
   grads = [tf.zeros(w.shape, w.dtype) for w in net.trainable_variables]
   return turns.Move(tf.zeros([]), grads)
 

@@ -2,56 +2,46 @@
 
 Pseudo-code:
 
-    for turns in schedule.rounds:
-      fakes = g(z)
-      for turn in turns:
-        moves = each player's gradient at the same point
-        for each player of the turn:
-          grads = exchange.before_update(grads, phase)    # in one go, where
-          updates = optimizer.updates(clipped grads)      # exchanges are alike
-          settled <- settled - exchange.average_updates(updates, phase)
-          exchange.after_update(settled, state, phase)
-          optimizer.look_ahead(exchange.ahead(updates))
-    the average of G follows what is settled
+    for turn in placement.play(batch):                # gradients at one point
+      for each player of the turn:
+        grads = exchange.before_update(grads, phase)  # one message for players
+        updates = optimizer.updates(clipped grads)    # whose exchanges fuse
+        base -= exchange.average_updates(updates, phase)
+        exchange.after_update(base, state, phase)
+        optimizer.look_ahead(updates)
+      penalties and the augmentation adapt to D's scores
+    the average of G follows its base weights
 
-Where players live on replicas of their own, `engine/role_split.py` says how the
-moves of a turn come about.
+`engine/placement.py` says which player a replica trains.
 """
 
-import contextlib
 import math
-from typing import (
-  ContextManager,
-  Dict,
-  List,
-  Mapping,
-  Optional,
-  Sequence,
-  Tuple,
-  Union,
-)
+from typing import Dict, List, Mapping, Optional, Sequence, Union
 
 import tensorflow as tf
 
 from paragan_tf import collectives
+from paragan_tf.engine.placement import (
+  CoLocated,
+  Contribution,
+  Contributions,
+  Game,
+  Logs,
+  Placement,
+)
 from paragan_tf.engine.player import Player
-from paragan_tf.engine.role_split import LOG_NAMES, Part, RoleSplit
-from paragan_tf.game import losses, noise, turns
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.losses import LossFn
-from paragan_tf.game.schedule import Round, Schedule, moves
-from paragan_tf.sync.exchange import Counts
-from paragan_tf.types import Batch, Mode
+from paragan_tf.game.schedule import Schedule
+from paragan_tf.sync.exchange import Counts, Traffic
+from paragan_tf.types import Batch
 
-Logs = Dict[str, tf.Tensor]
-MOVES = {"d": turns.d_move, "g": turns.g_move}
-_ROUND = 1_000_003  # Between the seeds of two rounds.
 _LOGGED = ("grad_norm", "loss", "rate", "update_ratio")
 
 
 class Step(tf.Module):
-  """Owns all that a run learns; calling it trains for one step."""
+  """Owns all that a run trains; calling it trains for one step."""
 
   def __init__(
     self,
@@ -62,17 +52,14 @@ class Step(tf.Module):
     ema: Ema,
     seed: int,
     count: Optional[tf.Variable] = None,
-    role_split: Optional[RoleSplit] = None,
+    placement: Optional[Placement] = None,
     augment: Optional[Augment] = None,
   ):
     super().__init__(name="step")
-    self.players = {"g": g, "d": d}
-    self.loss_fn = loss_fn
+    self.game = Game({"g": g, "d": d}, loss_fn, augment, seed)
     self.schedule = schedule
     self.ema = ema
-    self.seed = seed
-    self.role_split = role_split
-    self.augment = augment
+    self.placement = placement or CoLocated(schedule)
     if count is None:
       count = tf.Variable(
         0, trainable=False, dtype=tf.int64, name="global_step"
@@ -80,8 +67,13 @@ class Step(tf.Module):
     self.count = count
     for player in (g, d):
       player.optimizer.init(player.weights)
-      player.exchange.init(player.weights)
-    ema.follow(g.weights, g.settled)
+      player.exchange.init(player.weights, seed)
+    ema.follow(g.weights, g.base)
+
+  @property
+  def players(self) -> Mapping[str, Player]:
+    """Both players, "g" and "d"."""
+    return self.game.players
 
   @property
   def cycle(self) -> int:
@@ -113,12 +105,12 @@ class Step(tf.Module):
     """The names of the scalars that a call returns."""
     names = [f"{who}/{what}" for who in "dg" for what in _LOGGED]
     names += ["exchange/bytes", "exchange/bytes_received"]
-    names += LOG_NAMES if self.role_split else ()
+    names += self.placement.log_names
     turns = {tuple(sorted(t)) for r in self.schedule.rounds for t in r}
     for turn in turns:
-      for group in self._that_talk_together(list(turn)):
-        said = self.players[group[0]].exchange.log_names
-        names += [_log_name(group, name) for name in said]
+      for group in self._fuse(turn):
+        scalars = self.players[group[0]].exchange.log_names
+        names += [_log_name(group, name) for name in scalars]
     return sorted(set(names))
 
   def __call__(
@@ -133,239 +125,145 @@ class Step(tf.Module):
       phase: The step's place in the cycle.
 
     Returns:
-      Scalars to log; their mean over all replicas is what they say.
+      Scalars to log, to be averaged over all replicas.
     """
     count = tf.convert_to_tensor(self.count)
+    batch = Batch(images, labels, None)
     logs: Logs = {}
-    if self.role_split is None:
-      logs.update(self._rounds(images, labels, phase, count))
-    else:
-      batch = Batch(images, labels, None)
-      logs.update(self._round_apart(self.role_split, batch, phase, count))
+    for turn, more in self.placement.play(self.game, batch, phase, count):
+      logs.update(more)
+      logs.update(self._update(turn, phase))
+      self._adapt(turn, count)
     self.ema.update(count)
     self.count.assign_add(1)
-    given, received = self._num_bytes(phase)
-    logs["exchange/bytes"] = tf.constant(float(given))
-    logs["exchange/bytes_received"] = tf.constant(float(received))
+    traffic = self.traffic(phase)
+    logs["exchange/bytes"] = tf.constant(float(traffic.sent))
+    logs["exchange/bytes_received"] = tf.constant(float(traffic.received))
     return logs
 
-  def _rounds(self, images, labels, phase: int, count: tf.Tensor) -> Logs:
-    logs: Logs = {}
-    used = -1
-    for index, round_turns in enumerate(self.schedule.rounds):
-      used += moves("d", round_turns)
-      size = images.shape[0] // self.schedule.num_batches
-      batch = _part(images, labels, size, max(used, 0))
-      if not moves("d", round_turns):
-        size, batch = self._g_batch(size, batch)
-      batch = batch._replace(z=self._z(size, index, count))
-      terms = self._terms(phase, count, index)
-      logs.update(self._round(round_turns, batch, phase, terms))
-    return logs
+  def traffic(self, phase: int) -> Traffic:
+    """Returns the bytes that a replica sends and receives in a phase."""
+    sent = received = self.placement.num_bytes(phase)
+    for who, player in self.players.items():
+      one = player.exchange.traffic(player.weights, player.state, phase)
+      num_turns = sum(t.count(who) for r in self.schedule.rounds for t in r)
+      sent += num_turns * one.sent
+      received += num_turns * one.received
+    return Traffic(sent, received)
 
-  def _round(
-    self,
-    round_turns: Round,
-    batch: Batch,
-    phase: int,
-    terms: Mapping[str, turns.LossTerms],
-  ) -> Logs:
-    """Plays all turns on one batch of real images and one of fakes."""
-    mode = Mode.TRAIN if moves("g", round_turns) else Mode.FROZEN
-    fakes = turns.draw(self.players["g"].net, batch, mode)
-    d = self.players["d"].net
-    loss_fn = losses.at(self.loss_fn, terms["d"].step)
-    logs = {}
-    for turn in round_turns:
-      parts = {
-        who: Part(MOVES[who](fakes, d, batch, loss_fn, terms[who]))
-        for who in turn
-      }
-      logs.update(self._update(parts, phase))
-      self._follow(parts, terms["d"].step)
-    return logs
-
-  def _round_apart(
-    self, role_split: RoleSplit, batch: Batch, phase: int, count: tf.Tensor
-  ) -> Logs:
-    """Plays one turn of both, each on replicas of its own."""
-    nets = {who: player.net for who, player in self.players.items()}
-    terms = self._terms(phase, count, 0)
-    loss_fn = losses.at(self.loss_fn, count)
-    parts, sent, logs = role_split.play(
-      nets, loss_fn, terms, batch, phase, count
-    )
-    logs.update(self._update(parts, phase))
-    self._follow(parts, count)
-    role_split.exchange(sent, phase, count)
-    return logs
-
-  def _terms(self, phase: int, count: tf.Tensor, index: int):
-    """Returns what each player's move counts in one round of a step."""
-    return {
-      who: turns.LossTerms(
-        [x for x in player.penalties if x.due(phase)],
-        self.augment,
-        self.players["g"].net,
-        self.seed + _ROUND * index,
-        count,
-      )
-      for who, player in self.players.items()
-    }
-
-  def _follow(self, parts: Mapping[str, Part], count: tf.Tensor) -> None:
-    """Lets what adapts to D follow its move."""
-    if "d" not in parts:
-      return
-    scores = parts["d"].move.scores
-    assert scores is not None
-    weight = None if self.role_split is None else parts["d"].weight
-    for penalty in self.players["d"].penalties:
-      penalty.update(scores, count, weight)
-    if self.augment is not None:
-      num_playing = self.schedule.num_shards(collectives.num_replicas())
-      self.augment.update(scores.real, num_playing, weight)
-
-  def _g_batch(self, size: int, batch: Batch) -> Tuple[int, Batch]:
-    """Returns how many fakes G draws when it moves alone, and beside what."""
-    asked = self.schedule.g_batch_size
-    if asked is None:
-      return size, batch
-    size = asked // collectives.num_replicas()
-    return size, Batch(
-      turns.repeated(batch.images, size),
-      turns.repeated(batch.labels, size),
-      None,
-    )
-
-  def _z(self, size: int, index: int, count: tf.Tensor) -> tf.Tensor:
-    z_dim = self.players["g"].net.z_dim  # type: ignore[attr-defined]
-    return noise.normal([size, z_dim], self.seed, count, f"z{index}")
-
-  def _update(self, parts: Dict[str, Part], phase: int) -> Logs:
-    """Moves the players of a turn, and lets their replicas agree."""
-    groups = self._that_talk_together(sorted(parts))
+  def _update(self, turn: Contributions, phase: int) -> Logs:
+    """Updates the players of a turn, and lets their replicas agree."""
+    groups = self._fuse(sorted(turn))
     grads: Dict[str, List[tf.Tensor]] = {}
     for group in groups:
-      grads.update(self._before_update(group, parts, phase))
+      grads.update(self._before_update(group, turn, phase))
     logs: Logs = {}
     updates: Dict[str, List[tf.Tensor]] = {}
-    for who, part in parts.items():
-      with self._place(who):
-        updates[who] = self._updates(who, part, grads[who])
-        logs.update(self._move(who, part, grads[who], updates[who], phase))
+    for who, part in turn.items():
+      with self.placement.device(who):
+        updates[who] = self._optimize(who, part, grads[who])
+        logs.update(self._apply(who, part, grads[who], updates[who], phase))
     for group in groups:
-      logs.update(self._after_update(group, parts, phase))
-    for who in parts:
-      with self._place(who):
+      logs.update(self._after_update(group, turn, phase))
+    for who in turn:
+      with self.placement.device(who):
         self.players[who].look_ahead(updates[who])
     return logs
 
-  def _place(self, who: str) -> ContextManager:
-    return (
-      self.role_split.place(who)
-      if self.role_split
-      else contextlib.nullcontext()
-    )
+  def _adapt(self, turn: Contributions, count: tf.Tensor) -> None:
+    """Lets penalties and the augmentation adapt to D's scores."""
+    if "d" not in turn:
+      return
+    scores, weight = turn["d"].move.scores, turn["d"].weight
+    assert scores is not None
+    for penalty in self.players["d"].penalties:
+      penalty.update(scores, count, weight)
+    if self.game.augment is not None:
+      num_shards = self.schedule.num_shards(collectives.num_replicas())
+      self.game.augment.update(scores.real, num_shards, weight)
 
-  def _that_talk_together(self, turn: List[str]) -> List[List[str]]:
+  def _fuse(self, turn: Sequence[str]) -> List[List[str]]:
+    """Returns the players of a turn, those that send one message together."""
     if len(turn) == 2:
       first, second = (self.players[who].exchange for who in turn)
       if first.can_fuse_with(second):
-        return [turn]
+        return [list(turn)]
     return [[who] for who in turn]
 
-  def _before_update(self, group, parts, phase: int):
+  def _before_update(self, group, turn: Contributions, phase: int):
     """Returns the gradients that each player of a group is to apply."""
     own = {
-      who: self.players[who].regularized(parts[who].move.grads) for who in group
+      who: self.players[who].add_regularizer(turn[who].move.grads)
+      for who in group
     }
     exchange = self.players[group[0]].exchange
-    counts = self._counts(group, parts)
+    counts = self._counts(group, turn)
     shared = exchange.before_update(tf.nest.flatten(own), phase, counts)
     return tf.nest.pack_sequence_as(own, shared)
 
-  def _after_update(self, group, parts, phase: int) -> Logs:
+  def _after_update(self, group, turn: Contributions, phase: int) -> Logs:
     """Lets the replicas agree on the variables of a group's players."""
     players = [self.players[who] for who in group]
     logs = players[0].exchange.after_update(
-      [w for player in players for w in player.settled],
+      [w for player in players for w in player.base],
       [v for player in players for v in player.state],
       phase,
-      self._counts(group, parts),
+      self._counts(group, turn),
     )
     return {_log_name(group, name): value for name, value in logs.items()}
 
-  def _counts(self, group, parts) -> Optional[Counts]:
-    """Returns what this replica counts in means, `None` if all count alike."""
-    if self.role_split is None:
-      return None
+  def _counts(self, group, turn: Contributions) -> Optional[Counts]:
+    """Returns this replica's weights in means, `None` if all count the same."""
     counts = Counts([], [])
     for who in group:
-      player, weight = self.players[who], parts[who].weight
+      player, weight = self.players[who], turn[who].weight
+      if weight is None:
+        return None
       counts.weights.extend(weight for _ in player.weights)
       counts.state.extend(weight for _ in player.state)
     return counts
 
-  def _updates(
-    self, who: str, part: Part, grads: List[tf.Tensor]
+  def _optimize(
+    self, who: str, part: Contribution, grads: List[tf.Tensor]
   ) -> List[tf.Tensor]:
-    """Returns by what one player is to move, zeros where it is not played."""
+    """Returns a player's updates, zeros where another replica trains it."""
     player = self.players[who]
-    grads = player.clipped(grads)
-    damping = self.role_split.damping(part) if self.role_split else 1.0
+    grads = player.clip(grads)
     weights = player.weights
     player.optimizer.begin(weights)
     return _if(
-      _moves(player, part),
-      lambda: player.optimizer.updates(grads, weights, damping),
+      _is_updated(player, part),
+      lambda: player.optimizer.updates(grads, weights, part.damping),
       lambda: [tf.zeros(w.shape, w.dtype) for w in weights],
     )
 
-  def _move(self, who: str, part: Part, grads, updates, phase: int) -> Logs:
-    """Moves one player where it is played; returns its logs."""
+  def _apply(self, who: str, part, grads, updates, phase: int) -> Logs:
+    """Applies a player's updates where it is trained; returns its logs."""
     player = self.players[who]
-    shared = player.exchange.average_updates(updates, phase)
-    moved = _if(
-      _moves(player, part),
-      lambda: player.move(shared),
+    averaged = player.exchange.average_updates(updates, phase)
+    ratio = _if(
+      _is_updated(player, part),
+      lambda: player.apply_updates(averaged),
       lambda: tf.zeros([]),
     )
-    share = 1.0 if player.exchange.replicas_agree else part.weight
-    damping = self.role_split.damping(part) if self.role_split else 1.0
-    rate = player.optimizer.rate() * tf.cast(damping, tf.float64)
+    weight = 1.0 if part.weight is None else part.weight
+    shared = 1.0 if player.exchange.replicas_agree else weight
+    rate = player.optimizer.rate() * tf.cast(part.damping, tf.float64)
     return {
-      f"{who}/loss": part.weight * part.move.loss,
-      f"{who}/grad_norm": share * tf.linalg.global_norm(grads),
-      f"{who}/update_ratio": share * moved,
+      f"{who}/loss": weight * part.move.loss,
+      f"{who}/grad_norm": shared * tf.linalg.global_norm(grads),
+      f"{who}/update_ratio": shared * ratio,
       f"{who}/rate": tf.cast(rate, tf.float32),
     }
-
-  def _num_bytes(self, phase: int) -> Tuple[int, int]:
-    """Returns what a replica gives to others in a phase, and gets, at most."""
-    given = received = (
-      self.role_split.num_bytes(phase) if self.role_split else 0
-    )
-    for player in self.players.values():
-      weights, state = player.weights, player.state
-      times = 1 if self.role_split else self._num_turns(player)
-      said = player.exchange
-      given += times * said.num_bytes(weights, state, phase)
-      received += times * said.num_bytes_received(weights, state, phase)
-    return given, received
-
-  def _num_turns(self, player: Player) -> int:
-    who = "g" if player is self.players["g"] else "d"
-    return sum(turn.count(who) for r in self.schedule.rounds for turn in r)
 
 
 def _log_name(group: Sequence[str], name: str) -> str:
   return f"exchange/{'_'.join(group)}/{name}"
 
 
-def _moves(player: Player, part: Part) -> Union[bool, tf.Tensor]:
-  # Where gradients are shared, all replicas move, so that all stay equal.
-  return player.exchange.replicas_agree or part.plays
+def _is_updated(player: Player, part: Contribution) -> Union[bool, tf.Tensor]:
+  # Where gradients are shared, all replicas update, so that all stay equal.
+  return player.exchange.replicas_agree or part.trains
 
 
 def _if(condition, do, do_not):
@@ -374,9 +272,3 @@ def _if(condition, do, do_not):
   if condition is False:
     return do_not()
   return tf.cond(condition, do, do_not)
-
-
-def _part(images, labels, size: int, index: int) -> Batch:
-  """Returns the batch of one round out of the step's images."""
-  rows = slice(index * size, (index + 1) * size)
-  return Batch(images[rows], None if labels is None else labels[rows], None)

@@ -153,15 +153,18 @@ def _one_process(num_cpu_replicas: int) -> Choice:
   gpus = tf.config.list_physical_devices("GPU")
   if num_cpu_replicas > 1:
     return Choice(
-      tf.distribute.MirroredStrategy(_split_cpu(num_cpu_replicas)),
+      tf.distribute.MirroredStrategy(split_cpu(num_cpu_replicas)),
       f"{num_cpu_replicas} logical CPU devices, as asked",
     )
   if len(gpus) > 1 and not num_cpu_replicas:
     return Choice(
       tf.distribute.MirroredStrategy(), f"{len(gpus)} GPUs found here"
     )
-  device = "/gpu:0" if gpus and not num_cpu_replicas else "/cpu:0"
-  found = "the only GPU" if device == "/gpu:0" else "the CPU: no GPU is here"
+  device, found = "/cpu:0", "the CPU: no GPU is here"
+  if num_cpu_replicas:
+    found = "the CPU, as asked"
+  elif gpus:
+    device, found = "/gpu:0", "the only GPU"
   return Choice(tf.distribute.OneDeviceStrategy(device), f"one device, {found}")
 
 
@@ -171,7 +174,7 @@ def _several_processes(
   num_gpus = len(tf.config.list_physical_devices("GPU"))
   if options.num_cpu_replicas:
     num_gpus = 0
-  devices = _split_cpu(max(1, options.num_cpu_replicas))
+  devices = split_cpu(max(1, options.num_cpu_replicas))
   cluster.wait_for_all(processes, options.join_timeout)
   resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({"worker": list(processes.addresses)}),
@@ -219,7 +222,11 @@ def _keep_freed_memory():
   os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 
 
-def _split_cpu(count: int) -> List[str]:
+def split_cpu(count: int) -> List[str]:
+  """Splits the CPU into logical devices, if it is not yet; returns their names.
+
+  Call it before any tensor is made.
+  """
   cpu = tf.config.list_physical_devices("CPU")[0]
   split = tf.config.get_logical_device_configuration(cpu)
   if count > 1 and (split is None or len(split) < count):

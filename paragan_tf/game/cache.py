@@ -1,8 +1,17 @@
 """Fakes on their way from G to D, a few batches of them.
 
-outbox.put(fakes)          # each step, where G is played
-cache.fill(received)       # at an exchange: the oldest ones go
-fakes, age = cache.take()  # each step, where D is played
+A replica of G makes a `parcel` of the fakes of each step. If G's replicas
+exchange only every few steps, a `Store`, the outbox, keeps the newest parcels
+until then, at most as many as a cache has room for; without it only the last
+one is sent. At G's exchange they go to the replicas of D, where a `Cache` takes
+them in, with the steps in which they were drawn, and drops as many of its
+oldest batches:
+
+    sent = outbox.push(parcel(images, labels, size))         # each step of G
+    cache.fill(received, born)                               # G's exchange
+    images, labels, born = cache.take(phase, step, replica)  # each step of D
+
+A batch with `born` of -1 has not come yet: D then draws fakes of its own.
 """
 
 from typing import NamedTuple, Optional, Sequence

@@ -32,10 +32,10 @@ class Ema(tf.Module):
     self._pairs = list(zip(twin.variables, g.variables))
 
   def follow(
-    self, weights: Sequence[tf.Variable], settled: Sequence[tf.Variable]
+    self, weights: Sequence[tf.Variable], base: Sequence[tf.Variable]
   ) -> None:
-    """Lets the twin follow `settled` in place of G's `weights`."""
-    instead = {w.ref(): x for w, x in zip(weights, settled)}
+    """Averages the `base` weights in place of G's `weights`."""
+    instead = {w.ref(): x for w, x in zip(weights, base)}
     self._pairs = [(s, instead.get(v.ref(), v)) for s, v in self._pairs]
 
   def update(self, step: tf.Tensor):

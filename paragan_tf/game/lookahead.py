@@ -19,7 +19,8 @@ class Lookahead(Optimizer):
 
   The inner optimizer keeps its slots at a synchronization. The slow weights
   `phi` start as the weights are when the first update comes, not at `init`, so
-  weights that were restored in between count.
+  weights that were restored in between count. Where an exchange averages or
+  mixes weights, it does the same with the slow ones.
 
   Args:
     inner: Makes the fast optimizer from a `name`; any of `optimizers`.
@@ -53,6 +54,16 @@ class Lookahead(Optimizer):
       "slow_rate", slow_rate, lambda x: 0 < x <= 1, "in (0, 1]"
     )
 
+  @property
+  def moment_slots(self) -> List[tf.Variable]:
+    """Those of the inner optimizer."""
+    return self.inner.moment_slots
+
+  @property
+  def slow_weights(self) -> List[tf.Variable]:
+    """The slow weights, and those of the inner optimizer if it has some."""
+    return [*self.slots["phi"], *self.inner.slow_weights]
+
   def init(self, weights: Sequence[tf.Variable]) -> None:
     """Makes the slow weights, and the inner optimizer's state."""
     super().init(weights)
@@ -72,7 +83,7 @@ class Lookahead(Optimizer):
     self._check(grads, weights)
 
     def start():
-      for phi, theta in zip(self.slots["phi"], self.settled(weights)):
+      for phi, theta in zip(self.slots["phi"], self.base(weights)):
         phi.assign(theta)
 
     t = self.t + 1
@@ -81,9 +92,9 @@ class Lookahead(Optimizer):
     tf.cond(t == 1, start, lambda: None)
     return self.inner.updates(grads, weights, damping)
 
-  def settled(self, weights: Sequence[tf.Variable]) -> Sequence[tf.Variable]:
-    """Returns what the inner optimizer has settled."""
-    return self.inner.settled(weights)
+  def base(self, weights: Sequence[tf.Variable]) -> Sequence[tf.Variable]:
+    """Returns the base weights of the inner optimizer."""
+    return self.inner.base(weights)
 
   def apply_updates(
     self, updates: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
@@ -91,7 +102,7 @@ class Lookahead(Optimizer):
     """Moves by the inner optimizer, then maybe to the slow weights."""
 
     def sync():
-      for phi, theta in zip(self.slots["phi"], self.settled(weights)):
+      for phi, theta in zip(self.slots["phi"], self.base(weights)):
         phi.assign(lookahead_update(theta, phi, self.slow_rate))
         theta.assign(phi)
 

@@ -53,12 +53,12 @@ def uniform(
   """
   share = collectives.replica_id() if share is None else share
   salt = zlib.crc32(f"{purpose}/{stream}/{seed}".encode())
-  key = hashing.mixed(
+  key = hashing.mix(
     tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), hashing.uint(salt))
   )
   first = tf.cast(share, tf.uint32) * hashing.uint(count)
   place = tf.range(count, dtype=tf.int32)
-  bits = hashing.mixed(hashing.mixed(tf.cast(place, tf.uint32) + first) + key)
+  bits = hashing.mix(hashing.mix(tf.cast(place, tf.uint32) + first) + key)
   # The upper 24 bits, at the middle of their interval.
   upper = tf.cast(tf.bitwise.right_shift(bits, hashing.uint(8)), tf.float32)
   return (upper + 0.5) * 2.0**-24

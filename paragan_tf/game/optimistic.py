@@ -1,13 +1,13 @@
-"""Optimizers that expect an update to be as the last one was.
+"""Optimistic optimizers: they predict that the next update equals the last one.
 
-For players who move at the same time, or see each other late: plain descent
-turns in circles there, or runs away. With `u` the last update,
+For players that update at the same time, or see each other late: plain
+gradient descent cycles or diverges there. With `u` the last update,
 
     z = x - u        # The weights of the net: the gradient is taken here.
-    x = x - u'       # What is settled, a slot `base`; u' is made of it.
+    x = x - u'       # The base weights, slot `base`; u' uses that gradient.
 
-which for one who is alone is `z' = z - 2 u' + u`, Daskalakis et al., arXiv
-1711.00141. An exchange between replicas mixes `x`, and never sees `z`.
+which on one replica is `z' = z - 2 u' + u`, Daskalakis et al., arXiv
+1711.00141. An exchange between replicas averages `x`, and never sees `z`.
 """
 
 from typing import Sequence
@@ -25,10 +25,10 @@ from paragan_tf.game.optimizers import (
 
 
 class Optimistic(Optimizer):
-  """Keeps what is settled apart from where the gradient is taken.
+  """Keeps the base weights apart from where the gradient is taken.
 
-  `base` starts as the weights are when the first update comes, not at `init`,
-  so weights that were restored in between count.
+  `base` is copied from the weights at the first update, not at `init`, so that
+  weights restored in between are used.
   """
 
   @property
@@ -37,7 +37,7 @@ class Optimistic(Optimizer):
     return tuple(name for name in self.slot_names if name != "base")
 
   def begin(self, weights: Sequence[tf.Variable]) -> None:
-    """Takes `weights` for settled until there has been an update."""
+    """Copies `weights` to `base` before the first update."""
 
     def start():
       for x, z in zip(self.slots["base"], weights):
@@ -45,13 +45,13 @@ class Optimistic(Optimizer):
 
     tf.cond(tf.equal(self.t, 0), start, lambda: None)
 
-  def settled(self, weights):
-    """Returns `base`."""
+  def base(self, weights):
+    """Returns the slot `base`."""
     del weights
     return self.slots["base"]
 
   def look_ahead(self, ahead, weights):
-    """Sets the weights to where they would be after one more such update."""
+    """Sets the weights to `base - ahead`."""
     for x, z, u in zip(self.slots["base"], weights, ahead):
       z.assign(x - u)
 

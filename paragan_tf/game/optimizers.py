@@ -4,16 +4,16 @@
     optimizer.apply(grads, weights)   # Every update, in replica context.
     optimizer.rate()                  # The next update's rate, for the log.
 
-An optimizer never communicates: replicas agree by an exchange, for which an
-update has four moments. `apply` is all of them, for one who is alone:
+An optimizer never communicates: an exchange does, between the four calls that
+make an update. `apply` makes all four, for one replica:
 
-    optimizer.begin(weights)                      # takes up what was restored
-    updates = optimizer.updates(grads, weights)   # moves the slots only
-    optimizer.apply_updates(updates, weights)     # settled -= updates
+    optimizer.begin(weights)                      # reads restored weights
+    updates = optimizer.updates(grads, weights)   # updates the slots only
+    optimizer.apply_updates(updates, weights)     # base -= updates
     optimizer.look_ahead(updates, weights)        # where to take the gradient
 
-The *settled* weights are what is learned: most often the weights themselves,
-and then there is nothing to look ahead to. Each optimizer is a pure function of
+The *base* weights are what is learned. For most optimizers they are the weights
+themselves, and `look_ahead` does nothing. Each optimizer is a pure function of
 one weight's tensors,
 
     u, *slots = adam_update(g, *slots, t, alpha, ...)    # then w <- w - u
@@ -60,6 +60,16 @@ class Optimizer(tf.Module):
     """The slots that `_update` takes, in its order; by default all."""
     return self.slot_names
 
+  @property
+  def moment_slots(self) -> List[tf.Variable]:
+    """The variables of all moments, which an exchange may mix."""
+    return [v for name in self.moments for v in self.slots[name]]
+
+  @property
+  def slow_weights(self) -> List[tf.Variable]:
+    """Weights that the base weights are pulled to, exchanged as those are."""
+    return []
+
   def init(self, weights: Sequence[tf.Variable]) -> None:
     """Makes the state that `weights` need; eager, under a strategy's scope."""
     if self.t is not None:
@@ -103,7 +113,7 @@ class Optimizer(tf.Module):
     return updates
 
   def begin(self, weights: Sequence[tf.Variable]) -> None:
-    """Takes `weights` for settled until there has been an update."""
+    """Copies `weights` to the base weights before the first update."""
     del weights
 
   def updates(
@@ -112,7 +122,7 @@ class Optimizer(tf.Module):
     weights: Sequence[tf.Variable],
     damping: Union[float, tf.Tensor] = 1.0,
   ) -> List[tf.Tensor]:
-    """Moves `t` and the slots; returns by what to move what is settled."""
+    """Updates `t` and the slots; returns what to subtract from `base`."""
     self._check(grads, weights)
     alpha = self.rate() * tf.cast(damping, tf.float64)
     updates = []
@@ -127,15 +137,15 @@ class Optimizer(tf.Module):
         slot.assign(value)
     return updates
 
-  def settled(self, weights: Sequence[tf.Variable]) -> Sequence[tf.Variable]:
-    """Returns the variables that hold what is learned."""
+  def base(self, weights: Sequence[tf.Variable]) -> Sequence[tf.Variable]:
+    """Returns the base weights: the variables that hold what is learned."""
     return weights
 
   def apply_updates(
     self, updates: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
   ) -> None:
-    """Subtracts from what is settled."""
-    for x, u in zip(self.settled(weights), updates):
+    """Subtracts the updates from the base weights."""
+    for x, u in zip(self.base(weights), updates):
       x.assign_sub(u)
 
   def look_ahead(
@@ -144,7 +154,7 @@ class Optimizer(tf.Module):
     """Sets `weights` to where the next gradient is taken.
 
     Args:
-      ahead: How the settled weights are expected to move.
+      ahead: The expected next update of the base weights.
       weights: What the gradient is taken of.
     """
     del ahead, weights

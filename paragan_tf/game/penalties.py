@@ -1,6 +1,6 @@
 """What a player pays in its move beside its loss: `View` -> scalar.
 
-    if penalty.due(phase):         # A Python bool: settled while tracing.
+    if penalty.due(phase):         # A Python bool, known while tracing.
       loss += penalty(view)
     ...
     penalty.update(scores, step)   # Every turn of D; most have no state.

@@ -2,19 +2,17 @@
 
     fake   = g(z, labels)
     scores = d(images), d(fake)
-    loss   = loss_fn(scores).d or .g, and what is due beside it
+    loss   = loss_fn(scores).d or .g, plus the penalties that are due
     grads  = d loss / d the player's own weights
 
-Each player receives the gradient of its own loss only; the opponent is watched
-and left as it is.
+Each player receives the gradient of its own loss only; the opponent does not
+change.
 """
 
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-import gin
 import tensorflow as tf
 
-from paragan_tf import hardware
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.losses import LossFn
 from paragan_tf.game.penalties import Penalty, View
@@ -22,14 +20,16 @@ from paragan_tf.types import Batch, Mode, Net, Scores, Verdict
 
 
 class LossTerms(NamedTuple):
-  """What a move counts beside the loss of the game.
+  """What a move takes into account beside the loss of the game.
 
   Attributes:
-    penalties: Those of the player that are due.
-    augment: Changes what D sees, if anything does.
-    g: The net, for penalties that draw again; `None` where it is not at hand.
-    seed: For draws: the run's, and another one for each round of a step.
-    step: Count of steps, for draws.
+    penalties: The player's penalties that are due.
+    augment: Augments all images that D is called with, if given.
+    g: The net, for penalties that sample again; `None` if it is not available.
+    seed: For random numbers; each round of a step has its own.
+    step: Count of steps, for random numbers.
+    one_pass: Whether D scores real and fake images in one pass, where it has no
+      batch statistics.
   """
 
   penalties: Sequence[Penalty] = ()
@@ -37,8 +37,9 @@ class LossTerms(NamedTuple):
   g: Optional[Net] = None
   seed: int = 0
   step: Optional[tf.Tensor] = None
+  one_pass: bool = True
 
-  def seen(self, images: tf.Tensor, purpose: str) -> tf.Tensor:
+  def augment_images(self, images: tf.Tensor, purpose: str) -> tf.Tensor:
     """Returns images as D is to see them."""
     if self.augment is None:
       return images
@@ -47,12 +48,13 @@ class LossTerms(NamedTuple):
 
 
 class Fakes(NamedTuple):
-  """What G drew, and the way back to its weights.
+  """Images of G, and how their gradient reaches its weights.
 
   Attributes:
     images: `[b, h, w, c]`, in [-1, 1].
-    labels: The class ids that they were drawn for, `[b]`, or `None`.
-    pull_back: From the gradient of `images` to those of G's weights; once.
+    labels: The class ids that they were sampled for, `[b]`, or `None`.
+    pull_back: Maps the gradient of `images` to those of G's weights. It can be
+      called once.
   """
 
   images: tf.Tensor
@@ -61,12 +63,12 @@ class Fakes(NamedTuple):
 
 
 class Move(NamedTuple):
-  """What a player would do, before any exchange.
+  """What a player computes in its turn, before any exchange.
 
   Attributes:
-    loss: What it wants to be small.
-    grads: Of its weights.
-    scores: What D said, in a move of D.
+    loss: What it minimizes.
+    grads: The gradient of its weights.
+    scores: D's logits, in a move of D.
   """
 
   loss: tf.Tensor
@@ -74,15 +76,15 @@ class Move(NamedTuple):
   scores: Optional[Scores] = None
 
 
-def repeated(values: Optional[tf.Tensor], size: int) -> Optional[tf.Tensor]:
-  """Returns `size` rows of a batch, from the first on, over again."""
+def repeat_rows(values: Optional[tf.Tensor], size: int) -> Optional[tf.Tensor]:
+  """Returns `size` rows of a batch; after the last row follows the first."""
   if values is None or values.shape[0] == size:
     return values
   return tf.gather(values, tf.range(size) % values.shape[0])
 
 
 def draw(g: Net, batch: Batch, mode: Mode) -> Fakes:
-  """Returns G's fakes; `Mode.TRAIN` if G is to move on them."""
+  """Returns G's fakes; `Mode.TRAIN` if G is to be trained on them."""
   weights = g.trainable_variables
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
@@ -101,16 +103,16 @@ def d_move(
 ) -> Move:
   """Returns D's move."""
   weights = d.trainable_variables
-  batch = batch._replace(images=terms.seen(batch.images, "real"))
-  images = terms.seen(tf.stop_gradient(fakes.images), "fake")
+  batch = batch._replace(images=terms.augment_images(batch.images, "real"))
+  images = terms.augment_images(tf.stop_gradient(fakes.images), "fake")
   fakes = fakes._replace(images=images)
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
-    real, fake = _verdicts(d, batch, fakes)
+    real, fake = _judge_both(d, batch, fakes, terms.one_pass)
     scores = Scores(real.logits, fake.logits)
     loss = loss_fn(scores).d
     loss += _penalty("d", terms, d, batch, fakes, real, fake)
-  # A head of classes has none while its penalty is not due.
+  # A class head has no gradient while its penalty is not due.
   grads = tape.gradient(loss, weights, unconnected_gradients="zero")
   return Move(loss, list(grads), scores)
 
@@ -122,13 +124,13 @@ def g_move(
   loss_fn: LossFn,
   terms: LossTerms = LossTerms(),  # noqa: B008
 ) -> Move:
-  """Returns G's move against D as it stands."""
-  batch = batch._replace(images=terms.seen(batch.images, "real"))
+  """Returns G's move; D does not change."""
+  batch = batch._replace(images=terms.augment_images(batch.images, "real"))
   weights = terms.g.trainable_variables if terms.penalties and terms.g else []
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch([fakes.images, *weights])
-    seen = fakes._replace(images=terms.seen(fakes.images, "fake"))
-    # Left out of the graph by TensorFlow where nobody asks for it.
+    seen = fakes._replace(images=terms.augment_images(fakes.images, "fake"))
+    # TensorFlow prunes this from the graph where no loss uses it.
     real = judge(d, batch.images, batch.labels, Mode.FROZEN)
     fake = judge(d, seen.images, seen.labels, Mode.FROZEN)
     loss = loss_fn(Scores(real.logits, fake.logits)).g
@@ -142,18 +144,21 @@ def g_move(
 
 
 def judge(d: Net, images, labels, mode: Mode) -> Verdict:
-  """Returns all that D says, or its logits if that is all."""
-  full = getattr(d, "judge", None)
-  if full is not None:
-    return full(images, labels, mode)
+  """Returns all that D predicts: its logits alone if it has no `judge`."""
+  d_judge = getattr(d, "judge", None)
+  if d_judge is not None:
+    return d_judge(images, labels, mode)
   return Verdict(d(images, labels, mode))
 
 
-def _verdicts(d: Net, batch: Batch, fakes: Fakes) -> Tuple[Verdict, Verdict]:
-  """Judges real and fake in one pass, or in two if D has batch statistics."""
-  with gin.config_scope("d"):
-    apart = not hardware.Layout().one_pass
-  if apart or getattr(d, "uses_batch_statistics", False):
+def _judge_both(
+  d: Net, batch: Batch, fakes: Fakes, one_pass: bool
+) -> Tuple[Verdict, Verdict]:
+  """Returns D's verdicts of real and fake images, from one pass or two.
+
+  Two, if that is asked for or if D has batch statistics.
+  """
+  if not one_pass or getattr(d, "uses_batch_statistics", False):
     return (
       judge(d, batch.images, batch.labels, Mode.TRAIN),
       judge(d, fakes.images, fakes.labels, Mode.FROZEN),
@@ -178,15 +183,15 @@ def _penalty(who, terms: LossTerms, d: Net, batch, fakes, real, fake):
   g = terms.g
   assert terms.step is not None
 
-  def draw_again(z, labels):
-    # Changed as the fakes were, so that what differs is G's doing.
+  def sample_again(z, labels):
+    # Augmented as the fakes were, so that only G makes a difference.
     assert g is not None
-    return terms.seen(g(z, labels, Mode.FROZEN), "fake")
+    return terms.augment_images(g(z, labels, Mode.FROZEN), "fake")
 
   view = View(
     who,
     lambda images, labels: judge(d, images, labels, Mode.FROZEN),
-    None if g is None else draw_again,
+    None if g is None else sample_again,
     batch,
     fakes.images,
     fakes.labels,

@@ -2,23 +2,22 @@
 
     gamma, beta = affine(cond, mode)    # [c] each, or [b, c]
 
-`cond` is what the affine asks for: nothing, labels, or a vector. The variables
-have no scope of their own: they belong to the norm. Those that are a product of
-`rows(cond)` and `tables(mode)` may be computed with others, see `fused.py`.
+`cond` is `None`, labels, or a vector, as the affine needs. Its variables are in
+the name scope of the norm. An affine that is a product of `rows(cond)` and
+`tables(mode)` may be computed together with others, see `fused.py`.
 """
 
 from typing import Any, Callable, Tuple
 
 import tensorflow as tf
 
-from paragan_tf.hardware import Layout
+from paragan_tf.hardware import resolve_layout
 from paragan_tf.nets import layers
-from paragan_tf.nets.remat import read
-from paragan_tf.types import Mode
+from paragan_tf.nets.forward import AnyMode, Forward
 
 Pair = Tuple[tf.Tensor, tf.Tensor]
-# From a number of channels to what is called as above.
-MakeAffine = Callable[[int], Callable[[Any, Mode], Pair]]
+# From a number of channels to an affine, called as above.
+MakeAffine = Callable[[int], Callable[[Any, AnyMode], Pair]]
 
 
 class Plain(tf.Module):
@@ -29,9 +28,10 @@ class Plain(tf.Module):
     self.gamma = tf.Variable(tf.zeros([channels]), name="gamma")
     self.beta = tf.Variable(tf.zeros([channels]), name="beta")
 
-  def __call__(self, cond: Any, mode: Mode) -> Pair:
+  def __call__(self, cond: Any, mode: AnyMode) -> Pair:
     """Returns `[c]` each."""
-    return read(self.gamma), read(self.beta)
+    forward = Forward.of(mode)
+    return forward.read(self.gamma), forward.read(self.beta)
 
 
 class ByClass(tf.Module):
@@ -42,25 +42,26 @@ class ByClass(tf.Module):
 
   def __init__(self, channels: int, num_classes: int):
     super().__init__()
-    self.joined = Layout().join_projections
+    self.join_projections = resolve_layout().join_projections
     self.num_classes = num_classes
     shape = [num_classes, channels]
     self.gamma = tf.Variable(tf.zeros(shape), name="gamma")
     self.beta = tf.Variable(tf.zeros(shape), name="beta")
 
-  def __call__(self, cond: tf.Tensor, mode: Mode) -> Pair:
+  def __call__(self, cond: tf.Tensor, mode: AnyMode) -> Pair:
     """Maps labels, as in `layers.class_weights`, to `[b, c]` each."""
     rows = self.rows(cond)
     gamma, beta = (tf.matmul(rows, table) for table in self.tables(mode))
     return gamma, beta
 
   def rows(self, cond: tf.Tensor) -> tf.Tensor:
-    """Returns what the tables are multiplied by."""
+    """Returns the left side of the product."""
     return layers.class_weights(cond, self.num_classes)
 
-  def tables(self, mode: Mode) -> Pair:
-    """Returns what gives `gamma` and what gives `beta`."""
-    return read(self.gamma), read(self.beta)
+  def tables(self, mode: AnyMode) -> Pair:
+    """Returns the right sides for `gamma` and for `beta`."""
+    forward = Forward.of(mode)
+    return forward.read(self.gamma), forward.read(self.beta)
 
 
 class ByVector(tf.Module):
@@ -70,22 +71,22 @@ class ByVector(tf.Module):
     self, channels: int, inputs: int, init: layers.Init, spectral: bool
   ):
     super().__init__()
-    self.joined = Layout().join_projections
+    self.join_projections = resolve_layout().join_projections
     self.gamma, self.beta = (
       layers.Linear(inputs, channels, init, spectral, bias=False, name=name)
       for name in ("gamma", "beta")
     )
 
-  def __call__(self, cond: tf.Tensor, mode: Mode) -> Pair:
+  def __call__(self, cond: tf.Tensor, mode: AnyMode) -> Pair:
     """Maps `[b, inputs]` to `[b, c]` each."""
     return self.gamma(cond, mode), self.beta(cond, mode)
 
   def rows(self, cond: tf.Tensor) -> tf.Tensor:
-    """Returns what the tables are multiplied by."""
+    """Returns the left side of the product."""
     return cond
 
-  def tables(self, mode: Mode) -> Pair:
-    """Returns what gives `gamma` and what gives `beta`."""
+  def tables(self, mode: AnyMode) -> Pair:
+    """Returns the right sides for `gamma` and for `beta`."""
     return self.gamma.weight(mode), self.beta.weight(mode)
 
 
@@ -105,7 +106,7 @@ class SelfModulation(tf.Module):
       for name in ("gamma", "beta")
     ]
 
-  def __call__(self, cond: tf.Tensor, mode: Mode) -> Pair:
+  def __call__(self, cond: tf.Tensor, mode: AnyMode) -> Pair:
     """Maps `[b, inputs]` to `[b, c]` each."""
     gamma, beta = (
       out(tf.nn.relu(hidden(cond, mode)), mode)

@@ -4,19 +4,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from paragan_tf.hardware import Layout
+from paragan_tf.hardware import resolve_layout
 from paragan_tf.nets import layers
-from paragan_tf.nets.remat import in_parts, read
-from paragan_tf.types import Mode
+from paragan_tf.nets.forward import AnyMode, Forward
+from paragan_tf.nets.remat import in_parts
 
 
 class SelfAttention(tf.Module):
   """`x + gamma * out(softmax(query key^T) value)`, over all pixels.
 
   Keys and values are the largest of each 2x2 block, as in BigGAN (arXiv
-  1809.11096). `gamma` starts at 0: at first every pixel minds its own. In
-  several `parts`, one after the other, it holds less, see `remat.in_parts`; in
-  one, the layout says whether shares are kept or computed anew.
+  1809.11096). `gamma` starts at 0, so that at first each pixel depends on
+  itself alone. Computed in several `parts`, one after the other, it needs less
+  memory, see `remat.in_parts`. In one part, the layout says whether attention
+  weights are kept or computed again for the gradient.
   """
 
   def __init__(
@@ -46,7 +47,7 @@ class SelfAttention(tf.Module):
       )
 
     self.parts = parts
-    self.anew = parts > 1 or Layout().recompute_attention
+    self.recomputes = parts > 1 or resolve_layout().recompute_attention
     with self.name_scope:
       self.query = conv(channels, channels // 8, "query")
       self.key = conv(channels, channels // 8, "key")
@@ -54,25 +55,26 @@ class SelfAttention(tf.Module):
       self.out = conv(channels // 2, channels, "out")
       self.gamma = tf.Variable(0.0, name="gamma")
 
-  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, h, w, c]` to the same shape; h and w are even."""
     query = _pixels(self.query(x, mode))
     key = _pixels(_pool(self.key(x, mode)))
     value = _pixels(_pool(self.value(x, mode)))
-    if self.anew:
-      mixed = in_parts(_mixed, self.parts, query, key, value)
+    if self.recomputes:
+      y = in_parts(_attend, self.parts, query, key, value)
     else:
-      mixed = _mixed(query, key, value)
-    mixed = tf.reshape(mixed, [-1, *x.shape[1:3], value.shape[-1]])
-    return x + tf.cast(read(self.gamma), x.dtype) * self.out(mixed, mode)
+      y = _attend(query, key, value)
+    y = tf.reshape(y, [-1, *x.shape[1:3], value.shape[-1]])
+    gamma = Forward.of(mode).read(self.gamma)
+    return x + tf.cast(gamma, x.dtype) * self.out(y, mode)
 
 
-def _mixed(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-  """Returns for each query the values of the keys that it is like."""
-  likeness = tf.matmul(query, key, transpose_b=True)
+def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+  """Returns `softmax(query key^T) value`."""
+  logits = tf.matmul(query, key, transpose_b=True)
   # Exponentials of half-precision sums would be wrong by percents.
-  shares = tf.nn.softmax(tf.cast(likeness, tf.float32))
-  return tf.matmul(tf.cast(shares, value.dtype), value)
+  weights = tf.nn.softmax(tf.cast(logits, tf.float32))
+  return tf.matmul(tf.cast(weights, value.dtype), value)
 
 
 def _pixels(x: tf.Tensor) -> tf.Tensor:

@@ -11,19 +11,28 @@ from typing import List, Optional
 import gin
 import tensorflow as tf
 
-from paragan_tf.nets import affines, blocks, layers, norms, plans, residual
+from paragan_tf.nets import (
+  affines,
+  blocks,
+  fused,
+  layers,
+  norms,
+  plans,
+  residual,
+)
 from paragan_tf.nets.attention import SelfAttention
 from paragan_tf.types import ImageSpec, Mode
 
-_PART = 20  # What each part of the latent has in the paper.
+_PART = 20  # Length of each part of the latent in the paper.
 
 
 @gin.register
 class Generator(tf.Module):
-  """Blocks whose norms follow a part of the latent and a shared embedding.
+  """Blocks whose norms depend on a part of the latent and on the class.
 
-  Without classes they follow the latent alone. `z_dim` is by default 20 for
-  the first layer and for each block, 120 in all at 128 px.
+  All norms share one embedding of the class; without classes they depend on the
+  latent alone. `z_dim` is by default 20 for the first layer and for each block,
+  120 in all at 128 px.
   """
 
   needs_classes = False
@@ -84,13 +93,14 @@ class Generator(tf.Module):
     self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
     """Maps `[b, z_dim]` to images in [-1, 1]."""
+    forward = fused.begin(self, mode)
     first, *conds = tf.split(z, len(self.blocks) + 1, 1)
     common = 0
     if self.shared is not None:
-      shared = self.shared(labels, mode)
+      shared = self.shared(labels, forward)
       common = shared.shape[1]
-      conds = [layers.beside(part, shared) for part in conds]
-    x = self.linear(first, mode)
+      conds = [layers.concat(part, shared) for part in conds]
+    x = self.linear(first, forward)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     x = blocks.run(
       self.blocks,
@@ -98,16 +108,16 @@ class Generator(tf.Module):
       self.place,
       x,
       conds,
-      mode,
+      forward,
       self.remat,
       common,
     )
-    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, mode)), mode))
+    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
 
 
 @gin.register
 class Discriminator(residual.Discriminator):
-  """SAGAN's D, wider, and orthogonal at first."""
+  """SAGAN's D, wider, with orthogonal initial values."""
 
   def __init__(
     self,

@@ -1,6 +1,7 @@
-"""BigGAN-deep (arXiv 1809.11096, appendix B): bottlenecks, twice as many.
+"""BigGAN-deep (arXiv 1809.11096, appendix B): bottlenecks, more blocks.
 
-The latent is not split: every norm follows all of it, and the shared embedding.
+The latent is not split: every norm depends on all of it, and on the embedding
+of the class, which all norms share.
 """
 
 import functools
@@ -9,17 +10,17 @@ from typing import List, Optional
 import gin
 import tensorflow as tf
 
-from paragan_tf.nets import affines, blocks, heads, layers, norms, plans
+from paragan_tf.nets import affines, blocks, fused, heads, layers, norms, plans
 from paragan_tf.nets.attention import SelfAttention
-from paragan_tf.nets.residual import pooled
+from paragan_tf.nets.residual import pool_pixels
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
 @gin.register
 class Generator(tf.Module):
-  """For each doubling a block that keeps the resolution, and one that does it.
+  """Blocks that keep the resolution, each followed by one that doubles it.
 
-  `depth` is the number of blocks at each resolution; the last one doubles.
+  `depth` is the number of blocks at each resolution; the last one doubles it.
   """
 
   def __init__(
@@ -83,22 +84,23 @@ class Generator(tf.Module):
     self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
     """Maps `[b, z_dim]` to images in [-1, 1]."""
+    forward = fused.begin(self, mode)
     if self.shared is not None:
-      z = layers.beside(z, self.shared(labels, mode))
-    x = self.linear(z, mode)
+      z = layers.concat(z, self.shared(labels, forward))
+    x = self.linear(z, forward)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     conds = [z] * len(self.blocks)
     x = blocks.run(
-      self.blocks, self.attention, self.place, x, conds, mode, self.remat
+      self.blocks, self.attention, self.place, x, conds, forward, self.remat
     )
-    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, mode)), mode))
+    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
 
 
 @gin.register
 class Discriminator(tf.Module):
-  """One conv, then for each halving a block that does it, and one that keeps.
+  """One conv, then blocks that halve the resolution, each followed by others.
 
-  `depth` is the number of blocks at each resolution; the first one halves.
+  `depth` is the number of blocks at each resolution; the first one halves it.
   """
 
   def __init__(
@@ -153,13 +155,14 @@ class Discriminator(tf.Module):
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> Verdict:
-    """Maps images to all that D says of them."""
-    x = self.conv(images, mode)
+    """Maps images to all that D predicts."""
+    forward = fused.begin(self, mode)
+    x = self.conv(images, forward)
     conds = [None] * len(self.blocks)
     x = blocks.run(
-      self.blocks, self.attention, self.place, x, conds, mode, self.remat
+      self.blocks, self.attention, self.place, x, conds, forward, self.remat
     )
-    return self.head(pooled(x, "sum"), labels, mode)
+    return self.head(pool_pixels(x, "sum"), labels, forward)
 
 
 def _check_depth(depth: int) -> None:

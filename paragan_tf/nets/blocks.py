@@ -1,6 +1,6 @@
-"""The residual blocks of the backbones, and how a net goes through them.
+"""The residual blocks of the backbones, and how a net runs them.
 
-Every block is called with `(x, cond, mode)`: `cond` is what its norms ask for.
+Every block is called with `(x, cond, mode)`; its norms depend on `cond`.
 """
 
 import functools
@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from paragan_tf.nets import attention as attentions
 from paragan_tf.nets import fused, layers, layout, norms
-from paragan_tf.nets.remat import remat as rematerialized
-from paragan_tf.types import Mode
+from paragan_tf.nets.forward import AnyMode, Forward
+from paragan_tf.nets.remat import remat as rematerialize
 
 
 def run(
@@ -20,32 +20,33 @@ def run(
   place: Optional[int],
   x: tf.Tensor,
   conds: Sequence[Any],
-  mode: Mode,
+  forward: Forward,
   remat: bool,
   common: int = 0,
 ) -> tf.Tensor:
-  """Returns what the blocks make of x, each with its own of `conds`.
+  """Runs x through the blocks, each with its own of `conds`.
 
-  Attention follows the block number `place`. With `remat` only what passes
-  from one to the next is kept for the gradient. `common` is how many last
-  entries all of `conds` have in common.
+  Attention follows the block number `place`. With `remat`, only the input of
+  each block is kept for the gradient. `common` is how many last entries all of
+  `conds` have in common.
   """
-  with fused.projections([] if remat else blocks, conds, mode, common):
-    for i, (block, cond) in enumerate(zip(blocks, conds)):
-      call = functools.partial(rematerialized, block) if remat else block
-      x = call(x, cond, mode)
-      if attention is not None and i == place:
-        x = attention(x, cond, mode)
+  if not remat:
+    forward = fused.projections(blocks, conds, forward, common)
+  for i, (block, cond) in enumerate(zip(blocks, conds)):
+    call = functools.partial(rematerialize, block) if remat else block
+    x = call(x, cond, forward)
+    if attention is not None and i == place:
+      x = attention(x, cond, forward)
   return x
 
 
 def num_parts(remat: bool) -> int:
-  """Returns in how many parts attention goes, which every plan allows."""
+  """Returns the number of parts of attention; all resolutions divide by it."""
   return 8 if remat else 1
 
 
 class GeneratorBlock(tf.Module):
-  """norm, relu, conv up, norm, relu, conv; beside it a 1x1 conv up."""
+  """norm, relu, conv up, norm, relu, conv; the shortcut is a 1x1 conv up."""
 
   def __init__(
     self,
@@ -67,7 +68,7 @@ class GeneratorBlock(tf.Module):
         inputs, outputs, size=1, resize="up", name="shortcut"
       )
 
-  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Doubles the resolution."""
     h = self.conv1(tf.nn.relu(self.norm1(x, cond, mode)), mode)
     h = self.conv2(tf.nn.relu(self.norm2(h, cond, mode)), mode)
@@ -75,10 +76,10 @@ class GeneratorBlock(tf.Module):
 
 
 class DiscriminatorBlock(tf.Module):
-  """relu, conv, relu, conv (down); beside it a 1x1 conv where shapes differ.
+  """relu, conv, relu, conv (down); the shortcut is a 1x1 conv.
 
-  The block at the image starts without the relu. A norm stands before each
-  relu, if there is one.
+  Where shapes do not differ, the shortcut is the input itself. The block at the
+  image has no relu at its start. If there are norms, one precedes each relu.
   """
 
   def __init__(
@@ -111,10 +112,10 @@ class DiscriminatorBlock(tf.Module):
           inputs, outputs, size=1, resize=resize, name="shortcut"
         )
 
-  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Keeps or halves the resolution."""
-    h = x if self.first else _active(self.norm1, x, mode)
-    h = _active(self.norm2, self.conv1(h, mode), mode)
+    h = x if self.first else _norm_relu(self.norm1, x, mode)
+    h = _norm_relu(self.norm2, self.conv1(h, mode), mode)
     h = self.conv2(h, mode)
     return h + (x if self.shortcut is None else self.shortcut(x, mode))
 
@@ -122,8 +123,8 @@ class DiscriminatorBlock(tf.Module):
 class DeepGeneratorBlock(tf.Module):
   """BigGAN-deep's: norm, relu and conv four times, 1x1, 3x3 (up), 3x3, 1x1.
 
-  Three of them at a quarter of the channels. Beside it the input: the first of
-  its channels, each pixel four times (arXiv 1809.11096, appendix B).
+  Three of them have a quarter of the channels. The shortcut is the input: as
+  many channels as are needed, upsampled (arXiv 1809.11096, appendix B).
   """
 
   def __init__(
@@ -153,7 +154,7 @@ class DeepGeneratorBlock(tf.Module):
         conv(inner, outputs, size=1, name="conv4"),
       ]
 
-  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Keeps or doubles the resolution."""
     h = x
     for norm, conv in zip(self.norms, self.convs):
@@ -165,8 +166,8 @@ class DeepGeneratorBlock(tf.Module):
 class DeepDiscriminatorBlock(tf.Module):
   """BigGAN-deep's: relu and conv four times, 1x1, 3x3, 3x3, 1x1 (down).
 
-  Three of them to a quarter of the channels. Beside it the input, pooled, and
-  a 1x1 conv of it for the channels that it lacks.
+  Three of them have a quarter of the channels. The shortcut is the input,
+  pooled, and a 1x1 conv of it for the channels that it lacks.
   """
 
   def __init__(
@@ -194,7 +195,7 @@ class DeepDiscriminatorBlock(tf.Module):
       if outputs > inputs:
         self.more = conv(inputs, outputs - inputs, size=1, name="more")
 
-  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Keeps or halves the resolution."""
     h = x
     for conv in self.convs:
@@ -205,7 +206,9 @@ class DeepDiscriminatorBlock(tf.Module):
     return h + x
 
 
-def _active(norm: Optional[norms.Norm], x: tf.Tensor, mode: Mode) -> tf.Tensor:
+def _norm_relu(
+  norm: Optional[norms.Norm], x: tf.Tensor, mode: AnyMode
+) -> tf.Tensor:
   return tf.nn.relu(x if norm is None else norm(x, None, mode))
 
 

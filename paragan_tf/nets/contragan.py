@@ -10,7 +10,7 @@ from paragan_tf.types import ImageSpec
 
 @gin.register
 class Generator(biggan.Generator):
-  """BigGAN's G, of classes only: D has nothing to say without them."""
+  """BigGAN's G; it requires classes, since D's head does."""
 
   needs_classes = True
 

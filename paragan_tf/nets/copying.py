@@ -1,8 +1,8 @@
 """Copies of a user's net: the same values in variables of its own.
 
-Keras models that know their inputs are made anew from their config, since their
-tensors know each other by `id`; everything else is copied deeply, with each
-variable replaced by a new one.
+Keras models that know their inputs are made again from their config, since
+their tensors refer to each other by `id`. Everything else is copied deeply,
+with a new variable in place of each old one.
 """
 
 import copy
@@ -14,7 +14,7 @@ MAKER = "its class, or a function without arguments that makes it"
 _COMPILED = ("optimizer", "compiled_loss", "compiled_metrics", "train_function")
 
 
-def copied(net: Any, name: str) -> Any:
+def copy_net(net: Any, name: str) -> Any:
   """Returns a copy of an instance, with variables of its own."""
   parts = parts_of(net)
   memo: Dict[int, Any] = {}
@@ -39,7 +39,7 @@ def copied(net: Any, name: str) -> Any:
 
 
 def _clone(network: Any, memo: Dict[int, Any]) -> None:
-  """Copies a Keras model whose tensors know each other by `id`."""
+  """Copies a Keras model whose tensors refer to each other by `id`."""
   clone = _clone_layer(network)
   if type(clone) is not type(network):
     raise TypeError(f"a {type(network).__name__} is more than its layers")
@@ -66,8 +66,8 @@ def _pair(old: Any, new: Any, memo: Dict[int, Any]) -> None:
 def _copy_model(model: Any, memo: Dict[int, Any]) -> None:
   """Copies a subclassed model; Keras would write a built one to a file."""
   memo[id(model)] = new = object.__new__(type(model))
-  for word in _COMPILED:  # Keras's own training, which is of no use here.
-    memo[id(getattr(model, word, None))] = None
+  for name in _COMPILED:  # Keras's own training, which is not used here.
+    memo[id(getattr(model, name, None))] = None
   new.__setstate__(copy.deepcopy(model.__getstate__(), memo))
 
 
@@ -78,14 +78,14 @@ def parts_of(root: Any) -> List[Any]:
   def visit(part):
     if id(part) not in seen:
       seen[id(part)] = part
-      for inner in _held(part):
+      for inner in _children(part):
         visit(inner)
 
   visit(root)
   return list(seen.values())
 
 
-def _held(part: Any) -> Sequence[Any]:
+def _children(part: Any) -> Sequence[Any]:
   if isinstance(part, dict):
     return list(part.values())
   if isinstance(part, (list, tuple)):

@@ -5,8 +5,9 @@ from typing import List, Optional
 import gin
 import tensorflow as tf
 
-from paragan_tf.hardware import Layout
-from paragan_tf.nets import heads, layers, layout, norms, plans
+from paragan_tf.hardware import resolve_layout
+from paragan_tf.nets import fused, heads, layers, layout, norms, plans
+from paragan_tf.nets.forward import AnyMode
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
@@ -25,15 +26,16 @@ class Deconv(tf.Module):
 
   def __init__(self, inputs: int, outputs: int, init: layers.Init, name: str):
     super().__init__(name=name)
-    self.product = layout.widened(_doubled, Layout().float32_products)
+    is_wide = resolve_layout().float32_products
+    self.product = layout.in_float32(_deconv) if is_wide else _deconv
     with self.name_scope:
       self.weight = layers.Weight([4, 4, outputs, inputs], init, False)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
 
-  def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Doubles the resolution."""
     y = self.product(x, tf.cast(self.weight(mode), x.dtype))
-    return layers.biased(y, self.bias)
+    return layers.add_bias(y, self.bias, mode)
 
 
 class StridedConv(tf.Module):
@@ -48,23 +50,26 @@ class StridedConv(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    self.product = layout.widened(_halved, Layout().float32_products)
+    is_wide = resolve_layout().float32_products
+    self.product = (
+      layout.in_float32(_strided_conv) if is_wide else _strided_conv
+    )
     with self.name_scope:
       self.weight = layers.Weight([4, 4, inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
 
-  def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Halves the resolution."""
     y = self.product(x, tf.cast(self.weight(mode), x.dtype))
-    return layers.biased(y, self.bias)
+    return layers.add_bias(y, self.bias, mode)
 
 
-def _doubled(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+def _deconv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], w.shape[2]]
   return tf.nn.conv2d_transpose(x, w, shape, 2, "SAME")
 
 
-def _halved(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+def _strided_conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   return tf.nn.conv2d(x, w, 2, "SAME")
 
 
@@ -103,10 +108,11 @@ class Generator(tf.Module):
     self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
     """Maps `[b, z_dim]` to images in [-1, 1]."""
-    x = self.linear(z, mode)
+    forward = fused.begin(self, mode)
+    x = self.linear(z, forward)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     for norm, deconv in zip(self.norms, self.deconvs):
-      x = deconv(tf.nn.relu(norm(x, labels, mode)), mode)
+      x = deconv(tf.nn.relu(norm(x, labels, forward)), forward)
     return tf.tanh(x)
 
 
@@ -115,7 +121,7 @@ class Discriminator(tf.Module):
   """Strided convolutions to 4x4, then a head, see `heads.py`.
 
   With `spectral` every kernel is divided by its spectral norm and there is no
-  batch norm; without it the paper's batch norm stands after all but the first.
+  batch norm; without it the paper's batch norm follows all but the first.
   """
 
   def __init__(
@@ -154,10 +160,11 @@ class Discriminator(tf.Module):
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> Verdict:
-    """Maps images to all that D says of them."""
+    """Maps images to all that D predicts."""
+    forward = fused.begin(self, mode)
     x = images
     for conv, norm in zip(self.convs, self.norms):
-      x = conv(x, mode)
-      x = tf.nn.leaky_relu(x if norm is None else norm(x, None, mode))
+      x = conv(x, forward)
+      x = tf.nn.leaky_relu(x if norm is None else norm(x, None, forward))
     features = tf.reshape(x, [-1, x.shape[1:].num_elements()])
-    return self.head(features, labels, mode)
+    return self.head(features, labels, forward)

@@ -11,13 +11,14 @@ from typing import Optional
 import tensorflow as tf
 
 from paragan_tf.nets import layers
-from paragan_tf.types import ImageSpec, Mode, Verdict
+from paragan_tf.nets.forward import AnyMode
+from paragan_tf.types import ImageSpec, Verdict
 
 CONDITIONINGS = ("none", "projection", "ac", "2c")
 
 
 class Head(tf.Module):
-  """The layers after the features; their names are D's own.
+  """The layers after the features; they have no name scope of their own.
 
   Attributes:
     conditioning: One of the above; by default a projection if there are
@@ -53,9 +54,9 @@ class Head(tf.Module):
       self.embedding = layers.Embedding(spec.num_classes, size, init, spectral)
 
   def __call__(
-    self, features: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+    self, features: tf.Tensor, labels: Optional[tf.Tensor], mode: AnyMode
   ) -> Verdict:
-    """Maps `[b, features]` to all that D says of them."""
+    """Maps `[b, features]` to all that D predicts."""
     features = tf.cast(features, tf.float32)
     logits = self.linear(features, mode)[:, 0]
     verdict = Verdict(logits, features)

@@ -1,8 +1,8 @@
 """Layers with explicit shapes, named variables and stateless initial values.
 
-How a product is computed is chosen by `hardware.Layout`, see `layout.py`. A
-layer computes in the precision of its input. Its weights, and what is done to
-them before they are used, are float32.
+`hardware.Layout` chooses how a product is computed, see `layout.py`. A layer
+computes in the precision of its input. Its weights, and what is computed from
+them alone, are float32.
 """
 
 import math
@@ -11,9 +11,9 @@ from typing import Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from paragan_tf.hardware import Layout
-from paragan_tf.nets import fused, layout
-from paragan_tf.nets.remat import move, read
+from paragan_tf.hardware import resolve_layout
+from paragan_tf.nets import layout
+from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.nets.spectral import norm, unit
 from paragan_tf.types import Mode
 
@@ -51,8 +51,8 @@ def glorot_init(seed: int, gain: float = 1.0) -> Init:
 def orthogonal_init(seed: int, gain: float = 1.0) -> Init:
   """Returns Saxe et al.'s orthogonal initializer (arXiv 1312.6120).
 
-  A kernel is a matrix with a column for each output; its columns have the
-  length `gain` and stand at right angles, or its rows, if there are fewer.
+  A kernel is a matrix with a column for each output. Its columns, or its rows
+  if there are fewer, are orthogonal and have the length `gain`.
   """
 
   def init(name, shape):
@@ -70,10 +70,10 @@ def orthogonal_init(seed: int, gain: float = 1.0) -> Init:
 
 
 def class_weights(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
-  """Returns the share of each class in each sample, `[b, num_classes]`.
+  """Returns the weight of each class in each sample, `[b, num_classes]`.
 
   Args:
-    labels: Class ids, `[b]`, or those shares themselves, in floats.
+    labels: Class ids, `[b]`, or the weights themselves, in floats.
     num_classes: How many classes there are.
   """
   labels = tf.convert_to_tensor(labels)
@@ -83,23 +83,25 @@ def class_weights(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
   return tf.one_hot(labels, num_classes)
 
 
-def beside(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-  """Joins rows of two matrices, in the precision of the first."""
+def concat(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+  """Concatenates the rows of two matrices, in the precision of the first."""
   return tf.concat([x, tf.cast(y, x.dtype)], 1)
 
 
 class Weight(tf.Module):
   """A kernel `[..., inputs, outputs]`, divided by its spectral norm if asked.
 
-  The norm is estimated by one power iteration per turn of the owner, whose
-  vector `u` is state; see `spectral.py`.
+  One power iteration per turn of the owner estimates the norm. Its vector `u`
+  is state, see `spectral.py`.
   """
 
   def __init__(
     self, shape: Sequence[int], init: Init, spectral: bool, name: str = "weight"
   ):
     super().__init__(name=name)
-    self.as_matrix = Layout().weights_as_matrices
+    chosen = resolve_layout()
+    self.as_matrix = chosen.weights_as_matrices
+    self.join_power_iterations = chosen.join_power_iterations
     with self.name_scope as scope:
       self.w = tf.Variable(init(scope + "w", shape), name="w")
       self.u: Optional[tf.Variable] = None
@@ -107,19 +109,20 @@ class Weight(tf.Module):
         u = normal_init(1.0, 0)(scope + "u", [1, shape[-1]])
         self.u = tf.Variable(unit(u), trainable=False, name="u")
 
-  def __call__(self, mode: Mode) -> tf.Tensor:
+  def __call__(self, mode: AnyMode) -> tf.Tensor:
     """Returns the kernel; `Mode.TRAIN` makes one power iteration."""
-    kernel = fused.ready(self)
+    forward = Forward.of(mode)
+    kernel = forward.result_for(self)
     if kernel is not None:
       return kernel
-    w = read(self.w)
+    w = forward.read(self.w)
     if self.u is None:
       return w
     matrix = tf.reshape(w, [-1, w.shape[-1]])
-    moves = mode is Mode.TRAIN
-    sigma, u = norm(matrix, read(self.u), moves)
-    if moves:
-      move(self.u, u)
+    update_u = forward.mode is Mode.TRAIN
+    sigma, u = norm(matrix, forward.read(self.u), update_u)
+    if update_u:
+      forward.assign_state(self.u, u)
     if self.as_matrix:
       return tf.reshape(matrix / sigma, w.shape)
     return w / sigma
@@ -138,15 +141,15 @@ class Linear(tf.Module):
     name: str = "linear",
   ):
     super().__init__(name=name)
-    self.product = layout.fitted(tf.matmul, Layout())
+    self.product = layout.apply_layout(tf.matmul, resolve_layout())
     with self.name_scope:
       self.weight = Weight([inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
 
-  def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, inputs]` to `[b, outputs]`."""
     y = self.product(x, tf.cast(self.weight(mode), x.dtype))
-    return y if self.bias is None else biased(y, self.bias)
+    return y if self.bias is None else add_bias(y, self.bias, mode)
 
 
 class Embedding(tf.Module):
@@ -164,7 +167,7 @@ class Embedding(tf.Module):
     with self.name_scope:
       self.weight = Weight([classes, size], init, spectral)
 
-  def __call__(self, labels: tf.Tensor, mode: Mode) -> tf.Tensor:
+  def __call__(self, labels: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Maps labels, as in `class_weights`, to `[b, size]`."""
     table = self.weight(mode)
     return tf.matmul(class_weights(labels, table.shape[0]), table)
@@ -175,7 +178,7 @@ class Conv(tf.Module):
 
   `resize="up"` is nearest upsampling by two, then the kernel; `"down"` is the
   kernel, then 2x2 average pooling. Kernels of size 1 commute with both, and
-  run at the lower resolution, unless the layout has resizes apart.
+  run at the lower resolution, unless the layout's `resizes` is `apart`.
   """
 
   def __init__(
@@ -197,26 +200,26 @@ class Conv(tf.Module):
         f"`resize` of a `Conv` must be None, 'up' or 'down', got {resize!r}."
       )
     self.resize = resize
-    chosen, shape = Layout(), [size, size, inputs, outputs]
-    self.before, self.after, conv = layout.parts(chosen, shape, resize)
-    self.conv = layout.fitted(conv, chosen)
+    chosen, shape = resolve_layout(), [size, size, inputs, outputs]
+    self.before, self.after, conv = layout.plan_conv(chosen, shape, resize)
+    self.conv = layout.apply_layout(conv, chosen)
     with self.name_scope:
       self.weight = Weight(shape, init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
 
-  def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, h, w, inputs]` to `[b, h', w', outputs]`."""
     y = self.conv(self.before(x), self.weight(mode))
-    return self.after(y if self.bias is None else biased(y, self.bias))
+    return self.after(y if self.bias is None else add_bias(y, self.bias, mode))
 
 
-def biased(y: tf.Tensor, b: tf.Variable) -> tf.Tensor:
+def add_bias(y: tf.Tensor, b: tf.Variable, mode: AnyMode) -> tf.Tensor:
   """Adds a bias to each channel, in the precision of `y`."""
-  return tf.nn.bias_add(y, tf.cast(read(b), y.dtype))
+  return tf.nn.bias_add(y, tf.cast(Forward.of(mode).read(b), y.dtype))
 
 
 def check_dims(**dims: int) -> None:
-  """Refuses vectors without entries."""
+  """Raises a `ValueError` for a size below 1."""
   for name, size in dims.items():
     if size < 1:
       raise ValueError(f"`{name}` of a net must be at least 1, got {size}.")

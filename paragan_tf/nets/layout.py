@@ -1,13 +1,14 @@
 """Convolutions in several forms that compute the same.
 
-Which of them is fast depends on the hardware; `hardware.Layout` chooses:
+Which of them is fast depends on the hardware; `hardware.ResolvedLayout` says:
 
-    before, after, conv = parts(layout, kernel_shape, resize)
+    before, after, conv = plan_conv(layout, kernel_shape, resize)
     y = after(conv(before(x), w))    # in the precision of x
 
-A resize by two folds into the kernel: nearest upsampling and a 3x3 kernel are
-one transposed 4x4 kernel, and a 3x3 kernel and 2x2 average pooling are one
-strided 4x4 kernel, with 4/9 of the multiply-adds and no large temporary.
+A resize by two can be folded into the kernel: nearest upsampling and a 3x3
+kernel are one transposed 4x4 kernel, and a 3x3 kernel and 2x2 average pooling
+are one strided 4x4 kernel, with 4/9 of the multiply-adds and no large
+temporary.
 """
 
 import functools
@@ -15,55 +16,57 @@ from typing import Callable, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from paragan_tf.hardware import Layout
+from paragan_tf.hardware import ResolvedLayout
 
 # From an image and a kernel to an image.
 Conv = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-Change = Callable[[tf.Tensor], tf.Tensor]
+Resize = Callable[[tf.Tensor], tf.Tensor]
 
-_NARROW = 4  # Channels up to which an image's end has a form of its own.
-_BLOCK = 4  # Pixels that a block has in each direction.
+_RGB = 4  # Up to so many channels, a tensor counts as an image.
+_BLOCK = 4  # Pixels of a block in each direction.
 
 
-def parts(
-  layout: Layout, shape: Sequence[int], resize: Optional[str]
-) -> Tuple[Change, Change, Conv]:
-  """Returns what is done before a kernel, after it, and how with it."""
+def plan_conv(
+  layout: ResolvedLayout, shape: Sequence[int], resize: Optional[str]
+) -> Tuple[Resize, Resize, Conv]:
+  """Returns the resize before a convolution, the one after it, and itself."""
   if shape[0] == 3:
-    return _same, _same, _form(layout, shape, resize)
-  # A kernel of one pixel commutes with a resize: it has less to do when small.
-  small_first = layout.resizes != "apart"
+    return _keep, _keep, _choose_conv(layout, shape, resize)
+  # A 1x1 kernel commutes with a resize, and has less to do on a small image.
+  is_small = layout.resizes != "apart"
   if resize == "up":
-    return (_same, upsample, conv) if small_first else (upsample, _same, conv)
+    return (_keep, upsample, conv) if is_small else (upsample, _keep, conv)
   if resize == "down":
-    return (pool, _same, conv) if small_first else (_same, pool, conv)
-  return _same, _same, conv
+    return (pool, _keep, conv) if is_small else (_keep, pool, conv)
+  return _keep, _keep, conv
 
 
-def _form(layout: Layout, shape: Sequence[int], resize: Optional[str]) -> Conv:
+def _choose_conv(
+  layout: ResolvedLayout, shape: Sequence[int], resize: Optional[str]
+) -> Conv:
   if resize is not None:
-    return _RESIZED[resize][layout.resizes]
-  if shape[-1] <= _NARROW:
-    return _TO_FEW[layout.rgb_convs]
-  if shape[-2] <= _NARROW and layout.rgb_convs == "blocks":
-    return _from_few
+    return _WITH_RESIZE[resize][layout.resizes]
+  if shape[-1] <= _RGB:
+    return _TO_RGB[layout.rgb_convs]
+  if shape[-2] <= _RGB and layout.rgb_convs == "blocks":
+    return _from_rgb
   return conv
 
 
-def _same(x: tf.Tensor) -> tf.Tensor:
+def _keep(x: tf.Tensor) -> tf.Tensor:
   return x
 
 
 def conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  """Convolves, and keeps the resolution."""
+  """Convolves with stride 1; the resolution stays the same."""
   return tf.nn.conv2d(x, tf.cast(w, x.dtype), 1, "SAME")
 
 
 @tf.custom_gradient
 def upsample(x: tf.Tensor) -> tf.Tensor:
-  """Doubles height and width, each pixel four times."""
+  """Doubles height and width; each pixel appears four times."""
   size = [2 * x.shape[1], 2 * x.shape[2]]
-  # XLA knows the resize, but not its gradient.
+  # XLA supports the resize, but not its gradient.
   y = tf.raw_ops.ResizeNearestNeighbor(images=x, size=size)
   return y, lambda dy: 4.0 * pool(dy)
 
@@ -73,29 +76,28 @@ def pool(x: tf.Tensor) -> tf.Tensor:
   return tf.nn.avg_pool2d(x, 2, 2, "VALID")
 
 
-def mixed(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
+def with_gradients_of(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
   """Returns the first of three forms, with the gradients of the others."""
 
   @tf.custom_gradient
   def call(x, w):
     def grad(dy):
-      # What the other forms compute forward is asked for by nobody.
-      return _pulled_back(for_x, x, w, dy)[0], _pulled_back(for_w, x, w, dy)[1]
+      # Nothing uses the forward results of the other forms.
+      return _gradients(for_x, x, w, dy)[0], _gradients(for_w, x, w, dy)[1]
 
     return forward(x, w), grad
 
   return call
 
 
-def fitted(product: Conv, layout: Layout) -> Conv:
-  """Returns a product as the hardware likes it best."""
-  return widened(aligned(product, layout.multiple), layout.float32_products)
+def apply_layout(product: Conv, layout: ResolvedLayout) -> Conv:
+  """Returns a product with the padding and the precision of a layout."""
+  padded = pad_to_multiple(product, layout.multiple)
+  return in_float32(padded) if layout.float32_products else padded
 
 
-def widened(product: Conv, is_wide: bool) -> Conv:
-  """Returns a product that is computed in float32, of rounded numbers."""
-  if not is_wide:
-    return product
+def in_float32(product: Conv) -> Conv:
+  """Returns a product of rounded numbers that is computed in float32."""
 
   def call(x, w):
     if tf.as_dtype(x.dtype).size >= tf.float32.size:  # NumPy's come, too.
@@ -107,36 +109,35 @@ def widened(product: Conv, is_wide: bool) -> Conv:
   return call
 
 
-def aligned(product: Conv, multiple: int) -> Conv:
-  """Returns a product that is computed on whole multiples.
+def pad_to_multiple(product: Conv, multiple: int) -> Conv:
+  """Returns a product with batch, inputs and outputs padded to a multiple.
 
-  Of rows of the batch, of inputs and of outputs; what is added is zero, and
-  left out of the result.
+  The padding is zero, and is cut off the result.
   """
   if multiple == 1:
     return product
 
   def call(x, w):
-    fill = functools.partial(_filled, multiple=multiple)
-    y = product(fill(fill(x, 0), -1), fill(fill(w, -2), -1))
+    pad = functools.partial(_pad_axis, multiple=multiple)
+    y = product(pad(pad(x, 0), -1), pad(pad(w, -2), -1))
     return y[: tf.shape(x)[0], ..., : w.shape[-1]]
 
   return call
 
 
-def _pulled_back(fn: Conv, x: tf.Tensor, w: tf.Tensor, dy: tf.Tensor):
+def _gradients(fn: Conv, x: tf.Tensor, w: tf.Tensor, dy: tf.Tensor):
   with tf.GradientTape() as tape:
     tape.watch([x, w])
     y = fn(x, w)
   return tape.gradient(y, [x, w], dy)
 
 
-def _filled(x: tf.Tensor, axis: int, multiple: int) -> tf.Tensor:
-  """Returns x with zeros at the end of an axis."""
+def _pad_axis(x: tf.Tensor, axis: int, multiple: int) -> tf.Tensor:
+  """Adds zeros at the end of an axis, up to a multiple."""
   size = x.shape[axis] if x.shape[axis] is not None else tf.shape(x)[axis]
-  more = [[0, 0] for _ in x.shape]
-  more[axis][1] = -size % multiple
-  return tf.pad(x, more)
+  paddings = [[0, 0] for _ in x.shape]
+  paddings[axis][1] = -size % multiple
+  return tf.pad(x, paddings)
 
 
 def _up_apart(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -164,18 +165,18 @@ def _down_folded(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
 def _block_sum(w: tf.Tensor) -> tf.Tensor:
   """Returns the full convolution of a kernel with a 2x2 block of ones."""
 
-  def shifted(i, j):
+  def shift(i, j):
     return tf.pad(w, [[i, 1 - i], [j, 1 - j], [0, 0], [0, 0]])
 
-  # All in one expression, which a compiler makes one pass of.
-  return (shifted(0, 0) + shifted(1, 0)) + (shifted(0, 1) + shifted(1, 1))
+  # One expression, so that a compiler makes one pass over the data.
+  return (shift(0, 0) + shift(1, 0)) + (shift(0, 1) + shift(1, 1))
 
 
-def _few_as_product(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+def _to_rgb_as_product(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   """Returns `conv(x, w)` as one matrix product and nine shifted adds.
 
-  A kernel with the image's few channels leaves a CPU's vector lanes empty; its
-  gradient takes up to ten times as long as this one's.
+  A plain convolution to an image's few channels leaves a CPU's vector lanes
+  empty, and its gradient takes up to ten times as long as this one's.
   """
   size, _, inputs, outputs = w.shape
   w = tf.cast(w, x.dtype)
@@ -193,10 +194,10 @@ def _few_as_product(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   )
 
 
-def _few_in_blocks(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  """Returns `conv(x, w)`, all pixels of a block as channels of one.
+def _to_rgb_in_blocks(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+  """Returns `conv(x, w)`, computed with a block's pixels as channels.
 
-  Three channels of a TPU's 128 lanes would be used; so are 48.
+  It uses 48 of a TPU's 128 lanes, where a plain convolution uses 3.
   """
   if x.shape[1] % _BLOCK or x.shape[2] % _BLOCK:
     return conv(x, w)
@@ -206,7 +207,7 @@ def _few_in_blocks(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
 
 
 def _from_blocks(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  """Returns `conv(x, w)` such that its gradient by x is `_few_in_blocks`."""
+  """Returns `conv(x, w)` whose gradient by x is `_to_rgb_in_blocks`."""
   height, width = x.shape[1:3]
   if height % _BLOCK or width % _BLOCK:
     return conv(x, w)
@@ -231,21 +232,25 @@ def _blocks(w: tf.Tensor) -> tf.Tensor:
   )
 
 
-_from_few = mixed(conv, for_x=_from_blocks, for_w=conv)
-_TO_FEW = {
+_from_rgb = with_gradients_of(conv, for_x=_from_blocks, for_w=conv)
+_TO_RGB = {
   "plain": conv,
-  "product": _few_as_product,
-  "blocks": mixed(_few_in_blocks, for_x=conv, for_w=_few_in_blocks),
+  "product": _to_rgb_as_product,
+  "blocks": with_gradients_of(
+    _to_rgb_in_blocks, for_x=conv, for_w=_to_rgb_in_blocks
+  ),
 }
-_RESIZED = {
+_WITH_RESIZE = {
   "up": {
     "apart": _up_apart,
     "folded": _up_folded,
-    "strided": mixed(_up_apart, for_x=_up_folded, for_w=_up_folded),
+    "strided": with_gradients_of(_up_apart, for_x=_up_folded, for_w=_up_folded),
   },
   "down": {
     "apart": _down_apart,
     "folded": _down_folded,
-    "strided": mixed(_down_folded, for_x=_down_apart, for_w=_down_folded),
+    "strided": with_gradients_of(
+      _down_folded, for_x=_down_apart, for_w=_down_folded
+    ),
   },
 }

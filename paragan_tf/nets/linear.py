@@ -31,7 +31,7 @@ class Generator(tf.Module):
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     if self.spec.num_classes:
       weights = layers.class_weights(labels, self.spec.num_classes)
-      z = layers.beside(z, weights)
+      z = layers.concat(z, weights)
     size = self.spec.resolution
     images = tf.tanh(self.linear(z, mode))
     return tf.reshape(images, [-1, size, size, self.spec.channels])
@@ -64,9 +64,9 @@ class Discriminator(tf.Module):
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> Verdict:
-    """Maps images to all that D says of them."""
+    """Maps images to all that D predicts."""
     x = tf.reshape(images, [-1, images.shape[1:].num_elements()])
     if self.spec.num_classes:
       weights = layers.class_weights(labels, self.spec.num_classes)
-      x = layers.beside(x, weights)
+      x = layers.concat(x, weights)
     return Verdict(self.linear(x, mode)[:, 0], x)

@@ -1,6 +1,6 @@
 """Batch, group, layer and instance norm; `affines.py` has scale and shift.
 
-A net takes one as `norm`, in gin `@norms.BatchNorm`, and makes it by
+A net takes a class as its argument `norm`, in gin `@norms.BatchNorm`, and calls
 `norm(channels, num_classes, affine=..., name=...)`.
 """
 
@@ -10,19 +10,19 @@ import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.nets import affines, fused
-from paragan_tf.nets.remat import move, read
+from paragan_tf.nets import affines
+from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.types import Mode, Net
 
-# What a net makes its norms by; see above.
+# Makes the norms of a net; see above.
 MakeNorm = Callable[..., "Norm"]
 
 
 class Norm(tf.Module):
   """Normalizes, then scales by `1 + gamma` and adds `beta`.
 
-  Those come from `affine`; without it, they are looked up by label if there
-  are classes, and are the same for all samples if there are none.
+  `affine` computes both. Without it, they are looked up by label if there are
+  classes, and are the same for all samples if there are none.
   """
 
   def __init__(
@@ -46,22 +46,23 @@ class Norm(tf.Module):
 
   @property
   def gamma(self) -> Any:
-    """What `gamma` comes from."""
+    """The variable or layer that `gamma` comes from."""
     return self.affine.gamma
 
   @property
   def beta(self) -> Any:
-    """What `beta` comes from."""
+    """The variable or layer that `beta` comes from."""
     return self.affine.beta
 
-  def __call__(self, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+  def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, h, w, c]` to the same shape; `cond` is for the affine."""
-    mean, variance = self._statistics(tf.cast(x, tf.float32), mode)
-    pair = fused.ready(self.affine) or self.affine(cond, mode)
+    forward = Forward.of(mode)
+    mean, variance = self._statistics(tf.cast(x, tf.float32), forward)
+    pair = forward.result_for(self.affine) or self.affine(cond, forward)
     gamma, beta = (tf.cast(part, tf.float32) for part in pair)
     if gamma.shape.rank == 2 and mean.shape.rank == 4:
       gamma, beta = gamma[:, None, None], beta[:, None, None]
-    # One multiply and one add an element: the rest is per channel.
+    # One multiply and one add per element: the rest is per channel.
     scale = tf.math.rsqrt(variance + self.epsilon) * (1.0 + gamma)
     shift = beta - mean * scale
     if scale.shape.rank == 2:
@@ -69,7 +70,7 @@ class Norm(tf.Module):
     return x * tf.cast(scale, x.dtype) + tf.cast(shift, x.dtype)
 
   def _statistics(
-    self, x: tf.Tensor, mode: Mode
+    self, x: tf.Tensor, forward: Forward
   ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Returns mean and variance, `[c]` each, or `[b, 1, 1, c]`."""
     raise NotImplementedError
@@ -79,9 +80,9 @@ class Norm(tf.Module):
 class BatchNorm(Norm):
   """Each channel over the batch and all pixels.
 
-  `group_size` takes the moments over the batches of that many neighboring
-  replicas, or over those of `"all"`; `cross_replica` is short for all. The
-  gradient flows through the exchange.
+  With `group_size`, the moments are those of the batches of that many
+  neighboring replicas, or of `"all"`; `cross_replica` is short for all. The
+  gradient flows through the all-reduce.
   """
 
   def __init__(
@@ -107,28 +108,30 @@ class BatchNorm(Norm):
       self.variance = tf.Variable(
         tf.ones([channels]), trainable=False, name="variance"
       )
-    # What a batch counts in a mean over several, while one is taken.
-    self.share: Optional[float] = None
+    # The weight of a batch in a mean over batches, see `standing.py`.
+    self.batch_weight: Optional[float] = None
 
-  def _statistics(self, x, mode):
-    if mode is Mode.EVAL:
-      return read(self.mean), read(self.variance)
+  def _statistics(self, x, forward):
+    if forward.mode is Mode.EVAL:
+      return forward.read(self.mean), forward.read(self.variance)
     mean, variance = self._moments(x)
-    share = (1.0 - self.momentum) if mode is Mode.TRAIN else self.share
-    if share is not None:
-      _follow(self.mean, mean, share)
-      _follow(self.variance, variance, share)
+    weight = self.batch_weight
+    if forward.mode is Mode.TRAIN:
+      weight = 1.0 - self.momentum
+    if weight is not None:
+      _update_average(self.mean, mean, weight, forward)
+      _update_average(self.variance, variance, weight, forward)
     return mean, variance
 
   def _moments(self, x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     if self.group_size == 1 or collectives.num_replicas() == 1:
       return tf.nn.moments(x, [0, 1, 2])
-    # Twice over the data: E[x^2] - E[x]^2 cancels where the mean is large.
-    mean = self._exchanged(tf.reduce_mean(x, [0, 1, 2]))
+    # Two passes over the data: E[x^2] - E[x]^2 cancels where the mean is large.
+    mean = self._mean_over_group(tf.reduce_mean(x, [0, 1, 2]))
     distance = tf.math.squared_difference(x, mean)
-    return mean, self._exchanged(tf.reduce_mean(distance, [0, 1, 2]))
+    return mean, self._mean_over_group(tf.reduce_mean(distance, [0, 1, 2]))
 
-  def _exchanged(self, value: tf.Tensor) -> tf.Tensor:
+  def _mean_over_group(self, value: tf.Tensor) -> tf.Tensor:
     if self.group_size == 0:
       return collectives.mean([value])[0]
     return collectives.group_mean([value], self.group_size)[0]
@@ -136,7 +139,7 @@ class BatchNorm(Norm):
 
 @gin.configurable
 class GroupNorm(Norm):
-  """Each sample by itself, over groups of channels (arXiv 1803.08494)."""
+  """Each group of channels of each sample (arXiv 1803.08494)."""
 
   def __init__(
     self,
@@ -155,10 +158,10 @@ class GroupNorm(Norm):
       )
     self.groups = groups
 
-  def _statistics(self, x, mode):
+  def _statistics(self, x, forward):
     size = x.shape[3] // self.groups
-    apart = tf.reshape(x, [-1, *x.shape[1:3], self.groups, size])
-    moments = tf.nn.moments(apart, [1, 2, 4])
+    groups = tf.reshape(x, [-1, *x.shape[1:3], self.groups, size])
+    moments = tf.nn.moments(groups, [1, 2, 4])
     mean, variance = (tf.repeat(m, size, 1)[:, None, None] for m in moments)
     return mean, variance
 
@@ -199,9 +202,11 @@ def batch_norms(net: Net) -> List[BatchNorm]:
   return [module for module in modules if isinstance(module, BatchNorm)]
 
 
-def _follow(variable: tf.Variable, value: tf.Tensor, share: float) -> None:
-  old = read(variable)
-  move(variable, old - share * (old - value))
+def _update_average(
+  variable: tf.Variable, value: tf.Tensor, weight: float, forward: Forward
+) -> None:
+  old = forward.read(variable)
+  forward.assign_state(variable, old - weight * (old - value))
 
 
 def _group_size(cross_replica: bool, group_size: Union[int, str, None]) -> int:

@@ -1,4 +1,4 @@
-"""How wide a net is at each resolution, and where its attention stands."""
+"""How wide a net is at each resolution, and which block attention follows."""
 
 from typing import Any, Optional, Sequence, Tuple, Union
 
@@ -18,7 +18,7 @@ Attention = Union[int, str, None]
 
 
 def check_resolution(resolution: int) -> None:
-  """Refuses a resolution that no net has a plan for."""
+  """Raises a `ValueError` for a resolution that no net supports."""
   if resolution not in RESOLUTIONS:
     raise ValueError(
       f"`resolution` must be one of {list(RESOLUTIONS)}, got {resolution}: "
@@ -32,7 +32,7 @@ def widths(resolution: int, width: int, at_32: int = 1) -> Tuple[int, ...]:
   Args:
     resolution: The image's.
     width: The unit.
-    at_32: What stands for every layer of a 32 px net, in units.
+    at_32: The channels of every layer of a 32 px net, in units.
   """
   check_resolution(resolution)
   if width < 1:

@@ -1,31 +1,52 @@
 """A net that computes in another precision than that of its weights.
 
-Layers compute in the precision of their input, so the input is what is turned.
-Weights, statistics of norms, spectral norms, the softmax of attention, the end
+Layers compute in the precision of their input, so the input is what is cast.
+Weights, statistics of norms, spectral norms, the softmax of attention, the head
 of D and all losses stay float32.
 """
 
+from typing import Any, Optional
+
 import tensorflow as tf
 
-from paragan_tf.nets.wrapped import Wrapped
-from paragan_tf.types import Net, Verdict
+from paragan_tf.types import Mode, Net, Verdict
 
 PRECISIONS = {"float32": tf.float32, "bfloat16": tf.bfloat16}
 
 
-class Precise(Wrapped):
-  """Calls a net in a precision, and gives float32 back."""
+class Precise(tf.Module):
+  """Calls a net in a precision, and returns float32."""
 
   def __init__(self, net: Net, dtype: tf.DType):
-    super().__init__(net)
+    super().__init__(name="precise")
+    self.net = net
     self.dtype = dtype
 
-  def run(self, fn, x, labels, mode):
-    """Turns what goes in, and what comes out."""
-    y = fn(tf.cast(x, self.dtype), labels, mode)
-    if not isinstance(y, Verdict):
-      return tf.cast(y, tf.float32)
-    return Verdict(*(p if p is None else tf.cast(p, tf.float32) for p in y))
+  def __getattr__(self, name: str) -> Any:
+    # The net's other attributes: `z_dim`, `uses_batch_statistics`, ...
+    if name == "net":
+      raise AttributeError(name)
+    return getattr(self.net, name)
+
+  def __call__(
+    self, x: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> tf.Tensor:
+    """Maps one replica's batch."""
+    y = self.net(tf.cast(x, self.dtype), labels, mode)
+    return tf.cast(y, tf.float32)
+
+  @property
+  def judge(self):
+    """D's `judge`; an `AttributeError` if the net has none."""
+    net_judge = self.net.judge
+
+    def judge(images, labels, mode: Mode) -> Verdict:
+      verdict = net_judge(tf.cast(images, self.dtype), labels, mode)
+      return Verdict(
+        *(x if x is None else tf.cast(x, tf.float32) for x in verdict)
+      )
+
+    return judge
 
 
 def in_precision(net: Net, precision: str) -> Net:

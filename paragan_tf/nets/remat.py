@@ -1,89 +1,66 @@
-"""Rematerialization: a block's activations are computed anew for its gradient.
+"""Rematerialization: the gradient of a block computes its activations again.
 
-    y = block(x)                  # keeps x and forgets what lies between
-    dy -> block(x) again -> dx    # from the same weights and the same state
+    y = block(x)                  # keeps x, not the activations inside
+    dy -> block(x) again -> dx    # with the same weights and the same state
 
-Layers read their variables by `read` and move their state by `move`, so that
-the second pass sees what the first one saw, and moves nothing.
+The second pass reads the values that the first one read, and assigns nothing.
 """
 
-import threading
-from typing import Any, Callable, Dict, List, Optional
+import dataclasses
+from typing import Any, Callable, List
 
 import tensorflow as tf
 
-from paragan_tf.types import Mode
+from paragan_tf.nets.forward import AnyMode, Forward
 
 
-class _Pass(threading.local):
-  """What the layers of one thread, that is of one replica, read and move.
-
-  Attributes:
-    seen: The value of each variable by its id, or `None` outside of a block
-      that is rematerialized.
-    moves: Whether state moves on.
-  """
-
-  seen: Optional[Dict[int, tf.Tensor]] = None
-  moves = True
-
-
-_PASS = _Pass()
-
-
-def read(variable: tf.Variable) -> tf.Tensor:
-  """Returns the value of a layer's variable."""
-  if _PASS.seen is None:
-    return tf.convert_to_tensor(variable)
-  if id(variable) not in _PASS.seen:
-    _PASS.seen[id(variable)] = tf.convert_to_tensor(variable)
-  return _PASS.seen[id(variable)]
-
-
-def move(variable: tf.Variable, value: tf.Tensor) -> None:
-  """Gives a layer's state its next value."""
-  if _PASS.moves:
-    variable.assign(value)
-
-
-def remat(block: tf.Module, x: tf.Tensor, cond: Any, mode: Mode) -> tf.Tensor:
+def remat(
+  block: tf.Module, x: tf.Tensor, cond: Any, mode: AnyMode
+) -> tf.Tensor:
   """Returns `block(x, cond, mode)`; its gradient computes that once more.
 
   Args:
-    block: What computes it; its variables are read and moved as above.
+    block: Called with a `Forward`, through which it reaches its variables.
     x: A tensor of floats.
     cond: A tensor or `None`.
-    mode: State moves in the first pass only.
+    mode: State is assigned in the first pass only.
   """
-  weights = [tf.convert_to_tensor(w) for w in block.trainable_variables]
+  forward = Forward.of(mode)
+  values = {id(v): forward.read(v) for v in block.variables}
+  keys = [id(w) for w in block.trainable_variables]
   cond = None if cond is None else tf.convert_to_tensor(cond)
   # Class ids have no gradient.
   is_vector = cond is not None and cond.dtype.is_floating
   vectors = [cond] if is_vector else []
 
-  def run(x, *rest, seen, moves):
-    known = zip(block.trainable_variables, rest[len(vectors) :])
-    seen.update({id(variable): value for variable, value in known})
-    return _run(block, x, rest[0] if is_vector else cond, mode, seen, moves)
+  def run(x, *rest, assigns_state):
+    # The gradient flows to the arguments, so these are what the block reads.
+    weights = dict(zip(keys, rest[len(vectors) :]))
+    inside = dataclasses.replace(
+      forward,
+      precomputed={},
+      values={**values, **weights},
+      assigns_state=assigns_state,
+    )
+    return block(x, rest[0] if is_vector else cond, inside)
 
   @tf.custom_gradient
   def call(*tensors):
-    first: Dict[int, tf.Tensor] = {}
-    y = run(*tensors, seen=first, moves=True)
+    y = run(*tensors, assigns_state=forward.assigns_state)
 
     def grad(dy):
       again = [_after(tensors[0], dy), *tensors[1:]]
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(again)
-        y = run(*again, seen=dict(first), moves=False)
+        y = run(*again, assigns_state=False)
       dx, *others = tape.gradient(y, again, dy, unconnected_gradients="zero")
-      # The block before this one waits until this one's weights are done:
-      # they need what was computed anew.
+      # The gradient of the block before waits until this block's weights have
+      # theirs, which need what was computed again.
       return _after(dx, *others), *others
 
     return y, grad
 
-  return call(x, *vectors, *weights)
+  return call(x, *vectors, *(values[key] for key in keys))
 
 
 def in_parts(
@@ -91,8 +68,8 @@ def in_parts(
 ) -> tf.Tensor:
   """Returns `fn(x, *rest)`, one part of x's second axis after the other.
 
-  The gradient computes each part once more, so that no more than one of them
-  is ever held. `fn` must treat the entries of that axis alike and alone.
+  The gradient computes each part once more, so that only one of them is in
+  memory at a time. `fn` must map the entries of that axis independently.
   """
 
   @tf.custom_gradient
@@ -120,20 +97,12 @@ def in_parts(
   return call(x, *rest)
 
 
-def _run(block, x, cond, mode, seen, moves) -> tf.Tensor:
-  before = _PASS.seen, _PASS.moves
-  _PASS.seen, _PASS.moves = seen, moves
-  try:
-    return block(x, cond, mode)
-  finally:
-    _PASS.seen, _PASS.moves = before
-
-
 def _after(x: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
-  """Returns x, known no sooner than the others.
+  """Returns x, which can only be computed after the others.
 
-  Otherwise a compiler finds the same sums in both passes, makes them once and
-  keeps them. XLA drops control dependencies, so a zero comes out of each.
+  Otherwise a compiler finds the same expressions in both passes, computes them
+  once and keeps them. XLA drops control dependencies, so x gets a zero added
+  that is computed from each of the others.
   """
   if not others:
     return x

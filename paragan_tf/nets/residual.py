@@ -1,6 +1,6 @@
-"""The residual pair that SNGAN, SAGAN, WGAN-GP and BigGAN's D have in common.
+"""The residual G and D that SNGAN, SAGAN, WGAN-GP and BigGAN's D are made of.
 
-Their files choose the values, and say which paper they are from.
+Their files choose the options, and name the papers.
 """
 
 import functools
@@ -12,6 +12,7 @@ from paragan_tf.nets import (
   affines,
   attention,
   blocks,
+  fused,
   heads,
   layers,
   norms,
@@ -21,14 +22,14 @@ from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
 class Options(NamedTuple):
-  """What both players of a residual pair are made by.
+  """What both nets of a residual pair are made with.
 
   Attributes:
     channels: At 4, 8, 16, ... pixels.
-    init: The first values of all kernels.
+    init: The initial values of all kernels.
     spectral: Whether kernels are divided by their spectral norm.
     attention: At which resolution, see `plans.Attention`.
-    remat: Whether blocks are computed anew for the gradient.
+    remat: Whether the gradient computes blocks again, see `remat.py`.
   """
 
   channels: Tuple[int, ...]
@@ -41,7 +42,7 @@ class Options(NamedTuple):
 class Generator(tf.Module):
   """A linear layer to 4x4, blocks that double it, one conv to the image.
 
-  `modulation` says what the norms' scale and shift follow: `"class"`, or
+  `modulation` says what the norms' scale and shift depend on: `"class"`, or
   `"self"` for the latent and the class (arXiv 1810.01365).
   """
 
@@ -87,18 +88,19 @@ class Generator(tf.Module):
     self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> tf.Tensor:
     """Maps `[b, z_dim]` to images in [-1, 1]."""
-    x = self.linear(z, mode)
+    forward = fused.begin(self, mode)
+    x = self.linear(z, forward)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     conds = [self._cond(z, labels)] * len(self.blocks)
     x = blocks.run(
-      self.blocks, self.attention, self.place, x, conds, mode, self.remat
+      self.blocks, self.attention, self.place, x, conds, forward, self.remat
     )
-    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, mode)), mode))
+    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
 
   def _conditional(
     self, norm: norms.MakeNorm, init: layers.Init
   ) -> norms.MakeNorm:
-    """Returns what makes the norms of blocks."""
+    """Returns the function that makes the norms of blocks."""
     num_classes = self.spec.num_classes
     if self.modulation == "class":
       return functools.partial(norm, num_classes=num_classes)
@@ -119,7 +121,7 @@ class Generator(tf.Module):
       return labels if self.spec.num_classes else None
     if not self.spec.num_classes:
       return z
-    return layers.beside(z, layers.class_weights(labels, self.spec.num_classes))
+    return layers.concat(z, layers.class_weights(labels, self.spec.num_classes))
 
 
 class Discriminator(tf.Module):
@@ -140,7 +142,7 @@ class Discriminator(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    self.pooling, self.remat = _checked(pooling), options.remat
+    self.pooling, self.remat = _check_pooling(pooling), options.remat
     init, spectral = options.init, options.spectral
     downs = plans.downs(spec.resolution)
     sizes = plans.after(spec.resolution, downs)
@@ -183,21 +185,28 @@ class Discriminator(tf.Module):
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
   ) -> Verdict:
-    """Maps images to all that D says of them."""
+    """Maps images to all that D predicts."""
+    forward = fused.begin(self, mode)
     conds = [None] * len(self.blocks)
     x = blocks.run(
-      self.blocks, self.attention, self.place, images, conds, mode, self.remat
+      self.blocks,
+      self.attention,
+      self.place,
+      images,
+      conds,
+      forward,
+      self.remat,
     )
-    return self.head(pooled(x, self.pooling), labels, mode)
+    return self.head(pool_pixels(x, self.pooling), labels, forward)
 
 
-def pooled(x: tf.Tensor, pooling: str) -> tf.Tensor:
-  """Returns the features of an image out of those of its pixels."""
+def pool_pixels(x: tf.Tensor, pooling: str) -> tf.Tensor:
+  """Sums or averages the features of all pixels, after a relu."""
   reduce = tf.reduce_sum if pooling == "sum" else tf.reduce_mean
   return reduce(tf.nn.relu(x), [1, 2])
 
 
-def _checked(pooling: str) -> str:
+def _check_pooling(pooling: str) -> str:
   if pooling not in ("sum", "mean"):
     raise ValueError(
       f"`pooling` of a D must be 'sum' or 'mean', got {pooling!r}."

@@ -6,18 +6,18 @@ import tensorflow as tf
 
 
 def norm(
-  w: tf.Tensor, u: tf.Tensor, moves: bool
+  w: tf.Tensor, u: tf.Tensor, update_u: bool
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Returns the norm of matrices, `[..., 1, 1]`, and the vectors it is by.
+  """Returns the norm of matrices, `[..., 1, 1]`, and the vectors `u`.
 
   Args:
     w: `[..., rows, columns]`.
-    u: The vectors so far, `[..., 1, columns]`.
-    moves: Whether one power iteration moves them on.
+    u: The right singular vectors so far, `[..., 1, columns]`.
+    update_u: Whether to make a power iteration.
   """
   constant = tf.stop_gradient(w)
   v = unit(tf.matmul(u, constant, transpose_b=True))
-  if moves:
+  if update_u:
     u = unit(tf.matmul(v, constant))
   return tf.reduce_sum(tf.matmul(v, w) * u, [-2, -1], keepdims=True), u
 

@@ -1,4 +1,4 @@
-"""Standing statistics: batch norm for evaluation without moving averages."""
+"""Standing statistics: batch norm for evaluation, without moving averages."""
 
 import contextlib
 from typing import Iterable, Iterator, List, Optional, Tuple
@@ -15,12 +15,12 @@ def standing_statistics(
 ) -> Iterator[None]:
   """Inside, `Mode.EVAL` uses the mean of the statistics of `batches`.
 
-  BigGAN's standing statistics (arXiv 1809.11096, appendix); afterwards the
-  stored ones are what they were. Eager, one copy of each variable.
+  These are BigGAN's standing statistics (arXiv 1809.11096, appendix). The
+  stored ones are restored afterwards. Eager, one copy of each variable.
 
   Args:
-    g: Whose norms are meant.
-    batches: Latent codes and labels, as many as are to be averaged.
+    g: The net whose batch norms are meant.
+    batches: Latent codes and labels of the batches to average over.
   """
   found = norms.batch_norms(g)
   state = [v for norm in found for v in (norm.mean, norm.variance)]
@@ -37,8 +37,8 @@ def _average(g: Net, found: List[norms.BatchNorm], batches: Iterable) -> None:
   try:
     for i, (z, labels) in enumerate(batches):
       for norm in found:
-        norm.share = 1.0 / (i + 1)
+        norm.batch_weight = 1.0 / (i + 1)
       g(z, labels, Mode.FROZEN)
   finally:
     for norm in found:
-      norm.share = None
+      norm.batch_weight = None

@@ -23,54 +23,15 @@ from typing import (
   NamedTuple,
   Optional,
   Sequence,
-  Tuple,
 )
 
 import tensorflow as tf
 
 from paragan_tf.outputs.records import write_file
+from paragan_tf.types import Entry
 
+KEEP = 3  # How many a run keeps; the next one is written before one goes.
 _PREFIX = "model.ckpt"
-
-
-class Part(NamedTuple):
-  """Some of a vector that is kept under a key, and summed over replicas.
-
-  Attributes:
-    key: Where the first replica's is kept.
-    size: Entries of the vector.
-    start: Its first entry that is meant.
-  """
-
-  key: str
-  size: int
-  start: int
-
-
-class Entry(NamedTuple):
-  """One variable of a run.
-
-  Attributes:
-    name: Its key.
-    copies: Its plain variable on each replica of this process.
-    agrees: Whether all copies hold the same value, so that one is kept.
-    first_replica: Which of all replicas the first copy belongs to.
-    num_replicas: How many there are in all processes; 0: those of `copies`.
-    merged: What to take of a checkpoint of more or fewer replicas: the `mean`
-      or the `sum` of theirs. If `None`, such a one is refused.
-    optional: Whether a checkpoint may lack it; it is then zeros.
-    absorbs: What is added to it if a checkpoint has that: the run itself has no
-      such variable.
-  """
-
-  name: str
-  copies: Tuple[tf.Variable, ...]
-  agrees: bool
-  first_replica: int = 0
-  num_replicas: int = 0
-  merged: Optional[str] = None
-  optional: bool = False
-  absorbs: Optional[Part] = None
 
 
 class Writers(NamedTuple):
@@ -93,7 +54,7 @@ class Checkpoints:
   def __init__(
     self,
     folder: str,
-    keep: int = 3,
+    keep: int = KEEP,
     writers: Writers = Writers(),  # noqa: B008 - It is immutable.
   ):
     if keep < 1:

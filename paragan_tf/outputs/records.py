@@ -80,7 +80,7 @@ class Records:
 
   def __init__(self, model_dir: str):
     self._model_dir = model_dir
-    self._events: Optional[tf.io.TFRecordWriter] = None
+    self._events: dict[str, tf.io.TFRecordWriter] = {}
     self._keep(read(model_dir))
 
   def rewind(self, step: int) -> None:
@@ -99,7 +99,7 @@ class Records:
   def metric(self, step: int, entries: Sequence[Mapping[str, Any]]) -> None:
     """Writes metric values: dicts of name, value, real_score and protocol.
 
-    TensorBoard gets one curve for each name and protocol, so that values of
+    In TensorBoard each protocol is a run of its own, so that values of
     different protocols never share a curve.
     """
     entries = [_plain(entry) for entry in entries]
@@ -109,12 +109,11 @@ class Records:
           f"`entries` must each have a name and a value, got {entry}."
         )
     self._append(step, {"metrics": entries})
-    values = {
-      f"metrics/{entry['name']}_{_digest(entry.get('protocol'))}": value
-      for entry in entries
-      if isinstance(value := entry["value"], (int, float))
-    }
-    self._scalar_events(step, values)
+    for entry in entries:
+      if isinstance(entry["value"], (int, float)):
+        scalar = {f"metrics/{entry['name']}": entry["value"]}
+        run = f"protocol_{_digest(entry.get('protocol'))}"
+        self._scalar_events(step, scalar, run)
 
   def image(self, step: int, name: str, pixels: np.ndarray) -> None:
     """Shows `[h, w, 1 or 3]` uint8 pixels in TensorBoard."""
@@ -127,10 +126,10 @@ class Records:
     self._write_event(step, [_Summary.Value(tag=name, image=image)])
 
   def close(self) -> None:
-    """Closes the event file; a later write opens another one."""
-    if self._events is not None:
-      self._events.close()
-      self._events = None
+    """Closes the event files; a later write opens others."""
+    for events in self._events.values():
+      events.close()
+    self._events.clear()
 
   def _keep(self, lines: list[dict[str, Any]]) -> None:
     """Makes `lines` the whole record and goes on from its clock."""
@@ -149,20 +148,24 @@ class Records:
     with tf.io.gfile.GFile(path, "a") as f:
       f.write(_line(line))
 
-  def _scalar_events(self, step: int, scalars: Mapping[str, float]) -> None:
+  def _scalar_events(
+    self, step: int, scalars: Mapping[str, float], run: str = ""
+  ) -> None:
     self._write_event(
       step,
       [_Summary.Value(tag=k, simple_value=v) for k, v in scalars.items()],
+      run,
     )
 
-  def _write_event(self, step: int, values: list[Any]) -> None:
-    if self._events is None:
-      self._events = _open_events(os.path.join(self._model_dir, "events"))
+  def _write_event(self, step: int, values: list[Any], run: str = "") -> None:
+    if run not in self._events:
+      folder = os.path.join(self._model_dir, "events", run)
+      self._events[run] = _open_events(folder)
     event = _Event(
       wall_time=time.time(), step=int(step), summary=_Summary(value=values)
     )
-    self._events.write(event.SerializeToString())
-    self._events.flush()
+    self._events[run].write(event.SerializeToString())
+    self._events[run].flush()
 
 
 def _open_events(folder: str) -> tf.io.TFRecordWriter:

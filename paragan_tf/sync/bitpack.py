@@ -70,8 +70,6 @@ def _drawn(count: int, seed: Seed) -> tf.Tensor:
   """
   seed = tf.bitcast(tf.convert_to_tensor(seed, tf.int32), tf.uint32)
   # The hash of 0 is 0, and seeds start there.
-  key = hashing.mixed(
-    hashing.mixed(seed[0] + hashing.uint(0x9E3779B9)) + seed[1]
-  )
+  key = hashing.mix(hashing.mix(seed[0] + hashing.uint(0x9E3779B9)) + seed[1])
   place = tf.cast(tf.range(count, dtype=tf.int32), tf.uint32)
-  return hashing.mixed(hashing.mixed(place) + key)
+  return hashing.mix(hashing.mix(place) + key)

@@ -1,21 +1,22 @@
 """How the replicas of one player agree.
 
-An exchange acts at some moments of an update, and leaves all alone by default:
+An exchange is called at three moments of an update, and by default changes
+nothing:
 
-    grads = exchange.before_update(grads, phase, counts)          # on gradients
+    grads = exchange.before_update(grads, phase, counts)       # on gradients
     updates = optimizer.updates(grads, weights)
-    settled -= exchange.average_updates(updates, phase)           # on updates
-    exchange.after_update(settled, state, phase, counts)          # on variables
-    optimizer.look_ahead(exchange.ahead(updates), weights)
+    base -= exchange.average_updates(updates, phase)           # on updates
+    exchange.after_update(base, state, phase, counts)          # on variables
+    optimizer.look_ahead(updates, weights)
 
-What is settled are the weights themselves, but for optimistic optimizers.
+The base weights are the weights themselves, except with optimistic optimizers.
 
-`phase` is a Python int, so whether to talk is settled when the step is traced.
-`state` is what a net carries beside its weights: batch-norm statistics and
-spectral-norm vectors. `counts` is what this replica counts in means: 1 where
-all replicas play a player; where only some do, more than 1 for those and 0 for
-the others. Players that move in the same turn and whose exchanges are alike
-(`can_fuse_with`) talk in one go: the lists are then those of all of them.
+`phase` is a Python int, so whether to communicate is known while the step is
+traced. `state` is what a player has beside its weights and what
+`exchanged_state` names. `counts` are the weights of this replica in means: 1
+where all replicas play a player; where only some do, more than 1 for those and
+0 for the others. Players of one turn whose exchanges can be fused
+(`can_fuse_with`) send one message: the lists are then those of all of them.
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -29,29 +30,43 @@ Logs = Dict[str, tf.Tensor]
 
 
 class Counts(NamedTuple):
-  """What this replica counts in the means of each tensor."""
+  """The weights of this replica in the means of each tensor."""
 
   weights: List[collectives.Weight]
   state: List[collectives.Weight]
 
 
+class Traffic(NamedTuple):
+  """Bytes of one replica in one phase.
+
+  They are counted before any algorithm of the transport: an all-reduce counts
+  as the size of what is averaged, of which a ring of M sends 2 (M - 1) / M; an
+  all-gather counts as one message, which a ring forwards M - 1 times. Messages
+  to single neighbors count for each of them, as on the wire. The suite `wire`
+  converts one into the other.
+  """
+
+  sent: int = 0
+  received: int = 0
+
+
 @gin.register
 class Exchange(tf.Module):
-  """Trains alone: nothing is exchanged.
+  """Communicates nothing: each replica trains alone.
 
   Attributes:
-    period: Steps after which the exchange repeats itself.
+    period: Steps after which the exchange repeats.
     replicas_agree: Whether all replicas hold the same values after every step;
-      if not, a checkpoint keeps each replica's own.
+      if not, a checkpoint keeps the values of each replica.
     communicates: Whether anything is exchanged at all.
-    supports_roles: Whether it heeds `counts`, so that a player may be played by
-      some of the replicas only.
-    mean_is_model: Whether the mean over replicas is what was learned; it is
-      sampled from, exported, and resumed from with more or fewer replicas.
-    takes_statistics: Whether `state` is to hold what a net carries.
-    takes_moments: Whether it is to hold the optimizer's moments, too.
+    supports_roles: Whether it uses `counts`, so that only some of the replicas
+      may play a player.
+    mean_is_model: Whether the mean over replicas is the trained model; it is
+      then sampled, exported, and resumed from with more or fewer replicas.
+    exchanged_state: What `state` holds: `statistics` of the net (batch-norm
+      statistics and spectral-norm vectors), `moments` of the optimizer,
+      `slow_weights` of `Lookahead`: so if `after_update` changes weights.
     log_names: Scalars that `after_update` returns.
-    seed: The run's, for what is drawn; set by who makes a player.
   """
 
   period = 1
@@ -59,34 +74,20 @@ class Exchange(tf.Module):
   communicates = False
   supports_roles = True
   mean_is_model = False
-  takes_statistics = True
-  takes_moments = False
+  exchanged_state: Tuple[str, ...] = ("statistics",)
   log_names: Tuple[str, ...] = ()
-  seed = 0
 
   def __init__(self, name: str = "exchange"):
     super().__init__(name=name)
 
-  @property
-  def summed(self) -> Sequence[tf.Variable]:
-    """State of which, with more or fewer replicas, the sum is kept.
+  def init(self, weights: Sequence[tf.Variable], seed: int = 0) -> None:
+    """Makes the state that `weights` need; under a strategy's scope.
 
-    A checkpoint without it had nothing to keep.
+    Args:
+      weights: Of the player.
+      seed: Of the run, for random draws.
     """
-    return ()
-
-  @property
-  def residual_targets(self) -> Mapping[str, Tuple[str, int, int]]:
-    """What takes up state that is summed, if this exchange has none of it.
-
-    For each variable's name: that of a vector, its size, and where in it the
-    part starts that belongs to the variable.
-    """
-    return {}
-
-  def init(self, weights: Sequence[tf.Variable]) -> None:
-    """Makes the state that `weights` need; under a strategy's scope."""
-    del weights
+    del weights, seed
 
   def before_update(
     self,
@@ -101,12 +102,8 @@ class Exchange(tf.Module):
   def average_updates(
     self, updates: Sequence[tf.Tensor], phase: int
   ) -> Sequence[tf.Tensor]:
-    """Returns what to subtract from what is settled. Replica context."""
+    """Returns what to subtract from the base weights. Replica context."""
     del phase
-    return updates
-
-  def ahead(self, updates: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """Returns how this replica expects the next update to be."""
     return updates
 
   def after_update(
@@ -121,44 +118,53 @@ class Exchange(tf.Module):
     return {}
 
   def can_fuse_with(self, other: "Exchange") -> bool:
-    """Returns whether one of the two can talk for both."""
+    """Returns whether one message can serve both."""
     del other
     return False
 
-  def num_bytes(
+  def traffic(
     self,
     weights: Sequence[tf.Variable],
     state: Sequence[tf.Variable],
     phase: int,
-  ) -> int:
-    """Returns the bytes that a replica has to say in a phase.
-
-    That is before any algorithm of the transport: a mean over all is the size
-    of what is averaged, of which a ring of M passes 2 (M - 1) / M on; a gather
-    is one message, which a ring passes on M - 1 times. What goes to others one
-    by one, as with neighbors, counts for each of them, and is what the wire
-    carries. The suite `wire` turns one into the other.
-    """
+  ) -> Traffic:
+    """Returns the bytes that a replica sends and receives in a phase."""
     del weights, state, phase
-    return 0
-
-  def num_bytes_received(
-    self,
-    weights: Sequence[tf.Variable],
-    state: Sequence[tf.Variable],
-    phase: int,
-  ) -> int:
-    """Returns the bytes of what others say to it; by default as many."""
-    return self.num_bytes(weights, state, phase)
+    return Traffic()
 
   def summary(self) -> str:
     """Returns what it is, in a few words."""
     return type(self).__name__
 
 
+class ErrorFeedback:
+  """Mix-in for exchanges that send a part of an update, and the rest later.
+
+  Attributes:
+    summed: Residuals of which a checkpoint of more or fewer replicas gives the
+      sum. A checkpoint without them had none.
+    residual_targets: Where residuals of a checkpoint go that this exchange has
+      no variable for: for each variable's name, the vector's name, its size,
+      and where in it the part of the variable starts.
+  """
+
+  summed: Sequence[tf.Variable] = ()
+
+  @property
+  def residual_targets(self) -> Mapping[str, Tuple[str, int, int]]:
+    """Where residuals of a checkpoint go; see above."""
+    return {}
+
+  def predict_updates(
+    self, updates: Sequence[tf.Tensor]
+  ) -> Sequence[tf.Tensor]:
+    """Returns the expected next update: the last one, and the residual."""
+    return updates
+
+
 @gin.register
 class AllReduce(Exchange):
-  """Averages gradients at every step, so that all replicas stay equal."""
+  """All-reduces gradients at every step, so that all replicas stay equal."""
 
   replicas_agree = True
   communicates = True
@@ -169,19 +175,20 @@ class AllReduce(Exchange):
     return collectives.mean(grads, counts and counts.weights)
 
   def after_update(self, weights, state, phase, counts=None):
-    """Averages what each replica saw of its own batch."""
+    """Averages the statistics of each replica's own batch."""
     del weights, phase
-    settle(state, counts and counts.state)
+    assign_mean(state, counts and counts.state)
     return {}
 
   def can_fuse_with(self, other):
-    """Returns whether the other one averages gradients too."""
+    """Returns whether the other averages gradients too."""
     return type(other) is type(self)
 
-  def num_bytes(self, weights, state, phase):
+  def traffic(self, weights, state, phase):
     """Returns the size of gradients and state."""
     del phase
-    return size_in_bytes([*weights, *state])
+    size = size_in_bytes([*weights, *state])
+    return Traffic(size, size)
 
 
 @gin.register
@@ -189,6 +196,7 @@ class Periodic(Exchange):
   """Averages weights every `period` steps and trains alone in between."""
 
   communicates = True
+  exchanged_state = ("statistics", "slow_weights")
 
   def __init__(self, period: int = 2, name: str = "periodic"):
     super().__init__(name=name)
@@ -198,32 +206,45 @@ class Periodic(Exchange):
 
   def after_update(self, weights, state, phase, counts=None):
     """Averages on the last step of each period."""
-    if phase % self.period == self.period - 1:
-      settle([*weights, *state], counts and [*counts.weights, *counts.state])
+    if self._is_due(phase):
+      every = counts and [*counts.weights, *counts.state]
+      assign_mean([*weights, *state], every)
     return {}
 
   def can_fuse_with(self, other):
-    """Returns whether the other one averages at the same steps."""
+    """Returns whether the other averages at the same steps."""
     return type(other) is type(self) and other.period == self.period
 
-  def num_bytes(self, weights, state, phase):
+  def traffic(self, weights, state, phase):
     """Returns the size of weights and state, on the last step of a period."""
-    talks = phase % self.period == self.period - 1
-    return size_in_bytes([*weights, *state]) if talks else 0
+    size = size_in_bytes([*weights, *state]) if self._is_due(phase) else 0
+    return Traffic(size, size)
+
+  def _is_due(self, phase: int) -> bool:
+    return phase % self.period == self.period - 1
+
+
+def predict_updates(
+  exchange: Exchange, updates: Sequence[tf.Tensor]
+) -> Sequence[tf.Tensor]:
+  """Returns the next updates as this replica expects them, from the last."""
+  if isinstance(exchange, ErrorFeedback):
+    return exchange.predict_updates(updates)
+  return updates
 
 
 def size_in_bytes(variables: Sequence[tf.Variable]) -> int:
-  """Returns the size of variables; 0 if there is nobody to give them to."""
+  """Returns the size of variables; 0 where there is one replica."""
   if collectives.num_replicas() == 1:
     return 0
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)
 
 
-def settle(
+def assign_mean(
   variables: Sequence[tf.Variable],
   counts: Optional[Sequence[collectives.Weight]] = None,
 ) -> None:
-  """Gives every replica the mean of all. Replica context."""
+  """Assigns the mean over all replicas. Replica context."""
   if collectives.num_replicas() == 1:
     return
   values = [tf.convert_to_tensor(variable) for variable in variables]

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from paragan_tf import collectives, pairs
 from paragan_tf.sync import bitpack
-from paragan_tf.sync.exchange import Exchange, size_in_bytes
+from paragan_tf.sync.exchange import Exchange, Traffic, size_in_bytes
 from paragan_tf.sync.topology import Topology, check_target, ring
 
 _NUM_SUMS = 256
@@ -33,8 +33,10 @@ class Gossip(Exchange):
 
   The policies: an average of G (EMA) stays with its replica, as the mean of
   averages is the average of the mean. Moments of optimizers stay too, unless
-  `moments` is 'mixed'. Batch-norm statistics and spectral-norm vectors are
-  mixed as weights are, unless `statistics` is 'local'.
+  `moments` is 'mixed'. Slow weights (`lookahead.Lookahead`) are mixed as the
+  weights are, at the cost of as many bytes: else they would pull the replicas
+  apart again. Batch-norm statistics and spectral-norm vectors are mixed as
+  weights are, unless `statistics` is 'local'.
 
   It logs half of the mean square by which neighbors differ, its root: before
   mixing; and after it, in the step before, by sums of hashed entries that go
@@ -96,16 +98,17 @@ class Gossip(Exchange):
     self._given = topology
     self._rounds = rounds
     self._target = target
-    self.takes_statistics = statistics == "mixed"
-    self.takes_moments = moments == "mixed"
+    kinds = (("statistics", statistics), ("moments", moments))
+    mixed = (kind for kind, way in kinds if way == "mixed")
+    self.exchanged_state = (*mixed, "slow_weights")
     self._timeout = timeout
     self._sums: tf.Variable = None
     self.topology = self._made()
     self._check_waiting()
 
-  def init(self, weights: Sequence[tf.Variable]) -> None:
-    """Makes the graph, and the sums that neighbors are told."""
-    del weights
+  def init(self, weights: Sequence[tf.Variable], seed: int = 0) -> None:
+    """Makes the graph, and the sums that are sent to neighbors."""
+    del weights, seed
     self.topology = self._made()
     self._sums = tf.Variable(
       tf.zeros([_NUM_SUMS]), trainable=False, name=f"{self.name}/sums"
@@ -140,11 +143,12 @@ class Gossip(Exchange):
     """Returns whether the other one talks with the same in the same way."""
     return isinstance(other, Gossip) and self._way() == other._way()
 
-  def num_bytes(self, weights, state, phase):
+  def traffic(self, weights, state, phase):
     """Returns the size of what is mixed, for each neighbor and round."""
     del phase
     size = size_in_bytes([*weights, *state])
-    return self._num_neighbors * (self.rounds * size + 4 * _NUM_SUMS)
+    total = self._num_neighbors * (self.rounds * size + 4 * _NUM_SUMS)
+    return Traffic(total, total)
 
   def summary(self) -> str:
     """Returns the graph, and how fast it mixes."""

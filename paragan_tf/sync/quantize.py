@@ -1,14 +1,14 @@
-"""Replicas that say little, and make up for it.
+"""Quantized updates with error feedback.
 
 DQGAN (arXiv 2010.13359) is this, with `optimistic.OptimisticSGD` and
 `schedule.Simultaneous`; the look-ahead point is the net's weights:
 
-    each replica:  w_half = w - (eta F_prev + e)   # the last update, and a debt
+    each replica:  w_half = w - (eta F_prev + e)   # last update and residual
                    p = eta F(w_half) + e
-                   say q = Q(p);  e <- p - q       # what is not said is owed
+                   send q = Q(p);  e <- p - q      # error feedback
     all:           w <- w - mean q
 
-With `OptimisticAdam` it is a heuristic: the paper's proofs are of gradients.
+With `OptimisticAdam` it is a heuristic: the paper proves it for gradients.
 """
 
 import math
@@ -21,32 +21,39 @@ import tensorflow as tf
 from paragan_tf import collectives, pairs
 from paragan_tf.sync import wire
 from paragan_tf.sync.compress import Compressor, Identity, Stochastic
-from paragan_tf.sync.exchange import Exchange, settle, size_in_bytes
+from paragan_tf.sync.exchange import (
+  ErrorFeedback,
+  Exchange,
+  Traffic,
+  assign_mean,
+  size_in_bytes,
+)
 
 FORMS = ("auto", "gather", "two_phase")
 
 
 @gin.register
-class Quantized(Exchange):
-  """Averages updates that were made short, with error feedback.
+class Quantized(ErrorFeedback, Exchange):
+  """Averages compressed updates, with error feedback.
 
-  What is settled is the same on all replicas, bit for bit; where they take
-  their gradients is not. Batch-norm statistics are averaged as they are, unless
-  `statistics` is 'local'; an average of G and moments stay with their replica.
+  The base weights are the same on all replicas, bit for bit; the points where
+  they take gradients are not. Batch-norm statistics are averaged uncompressed,
+  unless `statistics` is 'local'; an average of G and moments stay local.
 
-  With more or fewer replicas each takes up the mean of what was owed, and what
-  the second phase owed if there is none any more, so that what all are on the
-  way to, `w - mean e - sum s`, goes on as if nothing had happened.
+  Resumed with more or fewer replicas, each starts from the mean residual, and
+  from the residual of the second phase if there is no second phase any more, so
+  that the point all converge to, `w - mean e - sum s`, does not change.
 
   Args:
-    compressor: How an update is made short; G and D may differ, by scope.
-    min_size: Tensors with fewer entries go as they are.
+    compressor: How an update is compressed; G and D may differ, by scope.
+    min_size: Tensors with fewer entries are sent uncompressed.
     joined: All others are compressed as one vector, and not each by itself.
-    error_feedback: What is not said is owed. Without it, it is lost.
-    half_step_residual: The gradient is taken where the debt is paid.
-    form: 'gather' gives every message to all. 'two_phase' [ours] gives each
-      replica a part of all vectors to average, which is quantized again, with a
-      debt of its own. 'auto' takes the first while it costs no more than a
+    error_feedback: Adds what compression left out to the next update. Without
+      it, that is lost.
+    half_step_residual: Takes the gradient where the residual is applied, too.
+    form: 'gather' all-gathers the messages. 'two_phase' [ours] lets each
+      replica average a chunk of all vectors, which is quantized again, with a
+      residual of its own. 'auto' takes the first while it costs no more than a
       float32 all-reduce: with 8 bits, up to 8 replicas.
     statistics: 'mean' or 'local'.
     timeout: As that of `gossip.Gossip`.
@@ -94,17 +101,20 @@ class Quantized(Exchange):
     self._error_feedback = error_feedback
     self._half_step_residual = half_step_residual
     self._form = form
-    self.takes_statistics = statistics == "mean"
+    if statistics == "local":
+      self.exchanged_state = ()
     self._timeout = timeout
     self._m = 1
+    self._seed = 0
     self._shapes: List[List[int]] = []
     self.t: tf.Variable = None
     self.e: List[tf.Variable] = []
     self.s: List[tf.Variable] = []
 
-  def init(self, weights: Sequence[tf.Variable]) -> None:
-    """Makes the debts `e` of each weight, and `s` of the second phase."""
+  def init(self, weights: Sequence[tf.Variable], seed: int = 0) -> None:
+    """Makes the residuals `e` of each weight, and `s` of the second phase."""
     self._m = collectives.num_replicas()
+    self._seed = seed
     self._shapes = [w.shape.as_list() for w in weights]
     self.t = tf.Variable(
       tf.zeros([], tf.int64), trainable=False, name=f"{self.name}/t"
@@ -123,13 +133,13 @@ class Quantized(Exchange):
       self.s = [s]
 
   @property
-  def summed(self) -> Sequence[tf.Variable]:
-    """The debts of the second phase: a replica has those of its part."""
+  def summed(self) -> Sequence[tf.Variable]:  # type: ignore[override]
+    """The residuals of the second phase: a replica has those of its chunk."""
     return self.s
 
   @property
   def residual_targets(self):
-    """Debts take up those of a second phase, where there is none."""
+    """Without a second phase, its residuals go to those of the weights."""
     if self.s:
       return {}
     parts, start = {}, 0
@@ -156,50 +166,42 @@ class Quantized(Exchange):
     return "gather" if cost <= 1.05 * 8 * self._num else "two_phase"
 
   def average_updates(self, updates, phase):
-    """Returns the mean of what all say of their updates."""
+    """Returns the mean of all compressed updates."""
     del phase
     self.t.assign(self.t + 1)
     p = [u + e for u, e in zip(updates, self.e)]
-    said, mean = (
+    sent, mean = (
       self._gather(p) if self.form == "gather" else self._two_phase(p)
     )
     if self._error_feedback:
-      for e, v, q in zip(self.e, p, said):
+      for e, v, q in zip(self.e, p, sent):
         e.assign(v - q)
     return mean
 
-  def ahead(self, updates):
-    """Returns the last update, and what is owed."""
+  def predict_updates(self, updates):
+    """Returns the last update plus the residual."""
     if not self._half_step_residual:
       return updates
     return [u + e for u, e in zip(updates, self.e)]
 
   def after_update(self, weights, state, phase, counts=None):
-    """Averages state; returns how much is owed."""
+    """Averages state; returns the norm of the residual."""
     del weights, phase, counts
-    settle(state)
+    assign_mean(state)
     return {"residual": tf.cast(tf.linalg.global_norm(self.e), tf.float32)}
 
-  def num_bytes(self, weights, state, phase):
-    """Returns the size of what this replica says."""
+  def traffic(self, weights, state, phase):
+    """Returns the size of the messages, and of state."""
     del weights, phase
-    others = self._m - 1
+    others, state_bytes = self._m - 1, size_in_bytes(state)
     if not others:
-      return 0
+      return Traffic()
     if self.form == "gather":
-      return self._message_bytes() + size_in_bytes(state)
+      message = self._message_bytes()
+      return Traffic(message + state_bytes, others * message + state_bytes)
     chunk = self.compressor.num_bytes(self._chunk)
-    return (others + 1) * chunk + self._small_bytes + size_in_bytes(state)
-
-  def num_bytes_received(self, weights, state, phase):
-    """Returns the size of what the others say to it."""
-    del weights, phase
-    others = self._m - 1
-    if self.form == "gather":
-      return others * self._message_bytes() + size_in_bytes(state)
-    chunk = self.compressor.num_bytes(self._chunk)
-    small = self._small_bytes if others else 0
-    return 2 * others * chunk + small + size_in_bytes(state)
+    rest = self._small_bytes + state_bytes
+    return Traffic((others + 1) * chunk + rest, 2 * others * chunk + rest)
 
   def summary(self) -> str:
     """Returns how short messages are, and how they go around."""
@@ -213,7 +215,9 @@ class Quantized(Exchange):
   def _gather(self, p: Sequence[tf.Tensor]):
     """Returns what this replica says, and the mean of what all say."""
     parts = self._parts(p)
-    payload = wire.encoded(parts, [self._seed(i) for i in range(len(parts))])
+    payload = wire.encoded(
+      parts, [self._draw_seed(i) for i in range(len(parts))]
+    )
     rows = collectives.all_gather(payload, self._timeout)
     every = [wire.decoded(rows[i], parts) for i in range(self._m)]
     here = collectives.static_replica_id()
@@ -228,7 +232,7 @@ class Quantized(Exchange):
     rows = wire.chunks(wire.flat(large), num)
     code = self.compressor
     payloads = [
-      wire.packed(code.encode(rows[i], self._seed(i))) for i in range(num)
+      wire.packed(code.encode(rows[i], self._draw_seed(i))) for i in range(num)
     ]
     said = [
       wire.opened(code, payload, size, rows.dtype) for payload in payloads
@@ -253,7 +257,7 @@ class Quantized(Exchange):
     r = mean
     if self._error_feedback:
       r += tf.gather(wire.chunks(tf.convert_to_tensor(s), num), here)
-    payload = wire.packed(code.encode(r, self._seed(num)))
+    payload = wire.packed(code.encode(r, self._draw_seed(num)))
     if self._error_feedback:
       owed = r - wire.opened(code, payload, size, r.dtype)
       place = tf.one_hot(here, num, dtype=r.dtype)[:, tf.newaxis]
@@ -263,9 +267,9 @@ class Quantized(Exchange):
     parts = [wire.opened(code, rows[i], size, r.dtype) for i in range(num)]
     return tf.concat(parts, 0)
 
-  def _seed(self, index: int) -> tf.Tensor:
+  def _draw_seed(self, index: int) -> tf.Tensor:
     """Returns the seed of a tensor, on this replica, at this update."""
-    text = f"{self.seed}/{self.name}/{index}"
+    text = f"{self._seed}/{self.name}/{index}"
     key = zlib.crc32(text.encode()) & 0x3FFFFFFF
     here = tf.cast(collectives.replica_id(), tf.int32)
     return tf.stack([tf.cast(self.t, tf.int32), key + here])

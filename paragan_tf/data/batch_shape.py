@@ -1,4 +1,4 @@
-"""Batches in the order and of the size that the hardware likes."""
+"""Shapes of batches: channels last, and the number of images per core."""
 
 import math
 from typing import Sequence
@@ -11,12 +11,12 @@ _CHANNELS = (1, 3)
 
 
 def is_channels_first(shape: Sequence[int]) -> bool:
-  """Returns whether images `[n, ...]` have their channels before the pixels."""
+  """Returns whether the shape is `[n, c, h, w]`."""
   return len(shape) == 4 and shape[1] in _CHANNELS and shape[3] not in _CHANNELS
 
 
-def channels_last(pixels: np.ndarray) -> np.ndarray:
-  """Maps `[n, c, h, w]` to `[n, h, w, c]`; what is so already stays.
+def to_channels_last(pixels: np.ndarray) -> np.ndarray:
+  """Transposes `[n, c, h, w]` to `[n, h, w, c]`; keeps `[n, h, w, c]`.
 
   Every backend here computes on channels last: TPUs keep them in their lanes.
   """
@@ -25,20 +25,20 @@ def channels_last(pixels: np.ndarray) -> np.ndarray:
   return np.ascontiguousarray(np.moveaxis(pixels, 1, -1))
 
 
-def core_batch(
+def batch_per_core(
   profile: Profile, wanted: int, fixed_bytes: float = 0, image_bytes: float = 0
 ) -> int:
-  """Returns how many images a core should have: at most `wanted`.
+  """Returns how many images a core should process, at most `wanted`.
 
-  As many as fit into its memory, in whole rows of its tiles, or multiples that
-  products are filled up to, if there are as many as one. It is a proposal:
-  `tools/tpu_report.py` says it, and a run has the batch that its config has.
+  They fit into its memory. If there are enough, they are a multiple of the
+  rows of its tiles, or of the size that matrix products are padded to. This is
+  only a proposal: `tools/tpu_report.py` prints it, a run uses its config.
 
   Args:
     profile: Of the core.
-    wanted: The share of the batch that it would have.
-    fixed_bytes: What weights, slots and the like take.
-    image_bytes: What an image takes on top.
+    wanted: The core's shard of the global batch, in images.
+    fixed_bytes: Memory of weights, optimizer slots and the like.
+    image_bytes: Additional memory per image.
   """
   if wanted < 1:
     raise ValueError(f"`wanted` must be at least 1 image a core, got {wanted}.")

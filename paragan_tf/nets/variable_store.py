@@ -1,0 +1,114 @@
+"""The variables of a user's net: named, kept, and found again.
+
+with store.create():            # the first call makes the variables
+  net(zeros)
+with store.reuse(variables):    # later calls find them, and make none
+  net(x)
+"""
+
+import contextlib
+import itertools
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import tensorflow as tf
+
+_CALLS = itertools.count()
+
+
+class VariableStore:
+  """Names and keeps the variables of one net.
+
+  Attributes:
+    name: Begins the names of the variables.
+    variables: In the order in which they were made.
+    initial_values: Their values at that time.
+  """
+
+  def __init__(self, name: str):
+    self.name = name
+    self.variables: List[tf.Variable] = []
+    self.initial_values: List[Any] = []
+
+  def create(self):
+    """Names and keeps the variables that are made inside."""
+    return tf.variable_creator_scope(self._create)
+
+  def _create(self, make, **kwargs):
+    if _is_counter(kwargs):
+      return make(**kwargs)
+    kwargs["name"] = f"{len(self.variables)}_{_base_name(kwargs)}"
+    # Absolute, and numbered: Keras counts its layers over a whole process.
+    with tf.name_scope(f"{self.name}/"):
+      variable = make(**kwargs)
+    self.variables.append(variable)
+    # A `tf.function` gives a variable its value only at its end.
+    eager = tf.executing_eagerly()
+    self.initial_values.append(variable.numpy() if eager else None)
+    return variable
+
+  def record_initial_values(self) -> None:
+    """Keeps what all variables hold now as their initial values."""
+    self.initial_values = [variable.numpy() for variable in self.variables]
+
+  def reset(self) -> None:
+    """Gives every copy of every variable its initial value."""
+    strategy = tf.distribute.get_strategy()
+    for variable, value in zip(self.variables, self.initial_values):
+      if value is not None:
+        for copy in strategy.experimental_local_results(variable):
+          copy.assign(value)
+
+  @contextlib.contextmanager
+  def reuse(self, variables: Sequence[tf.Variable]) -> Iterator[None]:
+    """Returns `variables` instead of making new ones: all of them, or none."""
+    left, refused = list(variables), []
+
+    def find(make, **kwargs):
+      if _is_counter(kwargs):
+        return make(**kwargs)
+      if not left or not left[0].name.endswith(f"_{_base_name(kwargs)}:0"):
+        refused.append(_base_name(kwargs))
+        raise ValueError(refused[0])
+      return left.pop(0)
+
+    try:
+      with tf.variable_creator_scope(find), _new_variable_scope(bool(left)):
+        yield
+    except Exception as e:  # Keras would put its own sentences around ours.
+      if not refused:
+        raise
+      self._refuse(refused[0], e)
+    if 0 < len(left) < len(variables):
+      self._refuse(left[0].name, None)
+
+  def _refuse(self, what: str, cause: Optional[Exception]) -> None:
+    raise ValueError(
+      f"`{self.name}` must find its variables again, but creates new variables "
+      f"on every call, or others when it trains, got `{what}`: make layers in "
+      "`__init__`, or all of them in the call, and keep none."
+    ) from cause
+
+
+def unique_id(variable: tf.Variable) -> str:
+  """Returns what identifies a variable, whatever is wrapped around it."""
+  # The same for a variable, its copy on the first replica, and the wrapper
+  # that Keras puts around it for mixed precision.
+  return variable._unique_id
+
+
+def _new_variable_scope(is_needed: bool):
+  # `get_variable` must not meet the names of an earlier call, and replicas
+  # after the first are told to reuse variables that they would not find.
+  if not is_needed:
+    return contextlib.nullcontext()
+  v1 = tf.compat.v1
+  return v1.variable_scope(f"call{next(_CALLS)}", reuse=v1.AUTO_REUSE)
+
+
+def _is_counter(kwargs: Dict[str, Any]) -> bool:
+  dtype = kwargs.get("dtype")
+  return dtype is not None and not tf.as_dtype(dtype).is_floating
+
+
+def _base_name(kwargs: Dict[str, Any]) -> str:
+  return (kwargs.get("name") or "variable").split("/")[-1].split(":")[0]
