@@ -1,4 +1,4 @@
-"""Measures how fast we are, on this machine.
+"""Runs a suite of benchmarks on this machine.
 
 python -m tools.benchmark --suite=step --quick --json=step.json
 python -m tools.benchmark --suite=async --json=async.json --png=async.png
@@ -9,24 +9,18 @@ from typing import Dict
 from absl import flags
 
 from tools import cli
-from tools.suites import (
-  apart,
-  backbones,
-  engines,
-  inputs,
-  layouts,
-  step,
-  wire,
-)
+from tools.suites import async_, backbones, engines, layout, step, wire
+from tools.suites import input as input_
 from tools.suites.suite import Options, Suite
 
 SUITES: Dict[str, Suite] = {
   "step": step.run,
   "engines": engines.run,
-  "async": apart.run,
+  # A package cannot be called `async`, which is a keyword of Python.
+  "async": async_.run,
   "backbones": backbones.run,
-  "input": inputs.run,
-  "layout": layouts.run,
+  "input": input_.run,
+  "layout": layout.run,
   "wire": wire.run,
 }
 
@@ -42,27 +36,29 @@ _QUALITY = flags.DEFINE_bool(
   "Measures only what is learned, not how fast; 15 minutes with --quick.",
 )
 _ONLY = flags.DEFINE_list(
-  "only", [], "Lets these sides learn only, where a suite lets some learn."
+  "only", [], "Trains these sides only, where a suite measures quality."
 )
 _JSON = flags.DEFINE_string("json", None, "File for the figures.")
 _PNG = flags.DEFINE_string("png", None, "File for the plot, if there is one.")
 
 
 def main():
-  """Reads the flags, measures, and says what came out."""
-  suite = cli.checked(lambda: _suite(_SUITE.value))
+  """Reads the flags, runs a suite, and prints its table."""
+  suite = cli.exit_on_error(lambda: _find_suite(_SUITE.value))
   for flag in (_JSON, _PNG):
-    cli.checked(lambda flag=flag: cli.check_file(flag.name, flag.value))
+    cli.exit_on_error(lambda flag=flag: cli.check_file(flag.name, flag.value))
   options = Options(_QUICK.value, _QUALITY.value, tuple(_ONLY.value))
-  result = cli.checked(lambda: suite(options))
+  result = cli.exit_on_error(lambda: suite(options))
   print(result.table)
   if _JSON.value:
-    cli.checked(lambda: cli.write_json("json", _JSON.value, result.figures))
+    cli.exit_on_error(
+      lambda: cli.write_json("json", _JSON.value, result.figures)
+    )
   if _PNG.value and result.draw:
     result.draw(_PNG.value)
 
 
-def _suite(name: str) -> Suite:
+def _find_suite(name: str) -> Suite:
   if name not in SUITES:
     raise ValueError(
       f"`--suite` must be one of {', '.join(SUITES)}, got '{name}'."

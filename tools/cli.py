@@ -1,4 +1,4 @@
-"""What all programs share: flags answer in a sentence, and so do errors."""
+"""What all programs share: flags, imports, errors and signals."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-  """Parses the flags and calls `main`; a wrong flag is one sentence."""
+  """Parses the flags and calls `main`; a wrong flag is a one-line error."""
 
   def parse(argv):
     try:
@@ -26,7 +26,7 @@ def run(main: Callable[[], None]) -> NoReturn:
   try:
     app.run(lambda argv: main(), flags_parser=parse)
   except SystemExit as e:
-    if e.code:  # Not through TensorFlow's end: it waits for other processes.
+    if e.code:  # Skips TensorFlow's exit, which waits for other processes.
       sys.stdout.flush()
       sys.stderr.flush()
       os._exit(e.code if isinstance(e.code, int) else 1)
@@ -39,9 +39,9 @@ def run(main: Callable[[], None]) -> NoReturn:
 
 
 def import_quietly(name: str):
-  """Returns a module of ours, with TensorFlow's chatter turned off.
+  """Returns a module of ours, with TensorFlow's log messages turned off.
 
-  TensorFlow is slow to start, so this comes after the flags are read.
+  TensorFlow is slow to import, so call this after the flags are parsed.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   warnings.filterwarnings("ignore", module="tensorflow_hub")
@@ -56,8 +56,8 @@ def import_experiment():
   return import_quietly("paragan_tf.experiment")
 
 
-def checked(make: Callable[[], _Result]) -> _Result:
-  """Returns `make()`; what a user can cause ends with exit code 2."""
+def exit_on_error(make: Callable[[], _Result]) -> _Result:
+  """Returns `make()`; an error that a user can cause exits with code 2."""
   try:
     return make()
   except (ValueError, FloatingPointError) as e:
@@ -65,13 +65,13 @@ def checked(make: Callable[[], _Result]) -> _Result:
 
 
 def fail(message: str) -> NoReturn:
-  """Says what is wrong, on one line, and ends with exit code 2."""
+  """Prints an error on one line, and exits with code 2."""
   print(f"Error: {' '.join(message.split())}", file=sys.stderr, flush=True)
   sys.exit(2)
 
 
 def check_file(flag: str, path: Optional[str]) -> None:
-  """Says before the work what would fail after it."""
+  """Raises a `ValueError` if the file of a flag could not be written."""
   if path is None:
     return
   folder = os.path.dirname(os.path.abspath(path))
@@ -86,8 +86,8 @@ def check_file(flag: str, path: Optional[str]) -> None:
 
 
 def write_json(flag: str, path: str, figures: Mapping[str, Any]) -> None:
-  """Writes figures into the file that a flag names."""
-  # NumPy's numbers are numbers, too.
+  """Writes figures as JSON to the file that a flag names."""
+  # NumPy's numbers have `item`.
   text = json.dumps(figures, indent=2, default=lambda x: x.item())
   try:
     with open(path, "w") as f:
@@ -104,26 +104,26 @@ def _cannot_write(flag: str, path: str) -> ValueError:
 
 
 class StopSignals:
-  """Turns the first Ctrl-C or SIGTERM into a question: `asked()`.
+  """Turns the first Ctrl-C or SIGTERM into a request to stop.
 
   Attributes:
     exit_code: What a shell expects of a program that the signal has ended.
   """
 
-  def __init__(self, words: str = "Stopping after this loop"):
-    self._asked = False
-    self._words = words
+  def __init__(self, message: str = "Stopping after this loop"):
+    self._is_requested = False
+    self._message = message
     self.exit_code = 1
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._handle)
 
-  def asked(self) -> bool:
-    """Returns whether to stop at the next occasion."""
-    return self._asked
+  def is_requested(self) -> bool:
+    """Returns whether to stop as soon as possible."""
+    return self._is_requested
 
   def _handle(self, number, frame):
     del frame
-    signal.signal(number, signal.SIG_DFL)  # The second one ends it at once.
-    self._asked = True
+    signal.signal(number, signal.SIG_DFL)  # The second one kills.
+    self._is_requested = True
     self.exit_code = 128 + number
-    print(f"{self._words}; again to stop now.", file=sys.stderr)
+    print(f"{self._message}; again to stop now.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Looks at everything a run needs, before it is needed.
+"""Checks everything that a run needs, before it starts.
 
 python -m tools.doctor --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion
 
@@ -33,12 +33,11 @@ _PINNED = (
   "numpy",
   "gin-config",
 )
-_CHECKPOINTS = 5  # That a run keeps.
 _GB = 1e9
 
 
 class Finding(NamedTuple):
-  """What was found out: `mark` is "ok", "note" or "error"."""
+  """The result of one check: `mark` is "ok", "note" or "error"."""
 
   mark: str
   about: str
@@ -49,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def main():
-  """Reads the flags, looks, and says what was found."""
+  """Reads the flags, checks, and prints the findings."""
   findings = show(versions())
   if any(x.mark == "error" for x in findings):  # Nothing else would import.
     sys.exit(2)
@@ -194,10 +193,13 @@ def model(experiment: Any, folder: str) -> List[Finding]:
 
 def _checkpoints(state: float, folder: str) -> List[Finding]:
   free = shutil.disk_usage(_existing(folder)).free
-  if _CHECKPOINTS * state > free:
+  keep = cli.import_quietly("paragan_tf.run").checkpoints.KEEP
+  needed = (keep + 1) * state
+  if needed > free:
     text = (
-      f"{_CHECKPOINTS} checkpoints need {_CHECKPOINTS * state / _GB:.1f} GB, "
-      f"{free / _GB:.1f} are free: make room, or give another `--model_dir`."
+      f"A run keeps {keep} checkpoints and writes the next one before the "
+      f"oldest goes, which need {needed / _GB:.1f} GB, {free / _GB:.1f} are "
+      "free: make room, or give another `--model_dir`."
     )
     return [Finding("error", "disk", text)]
   return []

@@ -1,9 +1,9 @@
-"""Images as they were encoded, of a folder or a tfds set, in any order.
+"""Encoded images of a folder or a tfds set, in any order.
 
     images = encoded_images.open_source("folder:photos", ...)
     for image in images.part(np.array([7, 3])): ...
 
-A part is small and can be sent to another process, which reads the bytes.
+A part is small and can be sent to another process, which then reads the bytes.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Image(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FolderImages:
-  """Files of a folder; `names` are relative to it, broken ones left out."""
+  """Files of a folder, without broken ones; `names` are relative to it."""
 
   title: str
   root: str
@@ -58,7 +58,7 @@ class FolderImages:
 
 @dataclasses.dataclass(frozen=True)
 class TfdsImages:
-  """Records of a tfds set; `labels` are known once they were read.
+  """Records of a tfds set; `labels` are `None` until `load_labels`.
 
   `keys` are the names of the image and the label in a record.
   """
@@ -87,7 +87,7 @@ class TfdsImages:
     )
 
   def __iter__(self) -> Iterator[Image]:
-    read = _record_reader(self.folder, *self.keys)
+    read = _make_record_reader(self.folder, *self.keys)
     tf = cli.import_quietly("tensorflow")
     for i, name in enumerate(self.names):
       # Opening is cheap beside the rest, and a set may have many files.
@@ -108,20 +108,20 @@ def open_source(
 ) -> Images:
   """Returns the images of `folder:PATH` or `tfds:NAME`, unread.
 
-  `keys` are the features of a tfds set to take, chosen where they are `None`.
+  `keys` are the features of a tfds set to take; `None` chooses one.
   """
   kind, _, name = source.partition(":")
   if kind == "folder" and name:
-    return _folder(name, broken)
+    return _open_folder(name, broken)
   if kind == "tfds" and name:
-    return _tfds(name, split, data_dir, keys)
+    return _open_tfds(name, split, data_dir, keys)
   raise ValueError(
     f"`--source` must be folder:PATH or tfds:NAME, got {source}."
   )
 
 
-def with_labels(images: Images) -> Images:
-  """Returns the images with their labels known, which may mean to read all."""
+def load_labels(images: Images) -> Images:
+  """Returns the images with their labels, which may have to read them all."""
   if images.labels is not None:
     return images
   labels = [image.label for image in images] if images.label_names else [None]
@@ -130,8 +130,8 @@ def with_labels(images: Images) -> Images:
   return dataclasses.replace(images, labels=np.array(labels, np.int32))
 
 
-def _folder(path: str, broken: str) -> FolderImages:
-  listing = cli.import_quietly("paragan_tf.api").folder.list_images(
+def _open_folder(path: str, broken: str) -> FolderImages:
+  listing = cli.import_quietly("paragan_tf.data.folder").list_images(
     path, broken
   )
   root = os.path.abspath(path)
@@ -148,14 +148,14 @@ def _folder(path: str, broken: str) -> FolderImages:
   )
 
 
-def _tfds(
+def _open_tfds(
   name: str, split: str, data_dir: Optional[str], keys: Keys
 ) -> TfdsImages:
-  sets = cli.import_quietly("paragan_tf.api").tfds_sets
-  info = sets.prepared(name, data_dir).info
+  sets = cli.import_quietly("paragan_tf.data.tfds_sets")
+  info = sets.load_builder(name, data_dir).info
   features = dict(info.features.items())
-  image, label = _features(features, name, keys)
-  index = sets.records(info, split)
+  image, label = _choose_features(features, name, keys)
+  index = sets.index_split(info, split)
   return TfdsImages(
     info.full_name,
     str(info.data_dir),
@@ -170,8 +170,8 @@ def _tfds(
   )
 
 
-def _features(features, name: str, keys: Keys) -> Tuple[str, str]:
-  """Returns the image and the label; the image may be an array, too."""
+def _choose_features(features, name: str, keys: Keys) -> Tuple[str, str]:
+  """Returns the names of the image and the label; an array is an image too."""
   image = features.get(keys[0] or "image")
   tfds = cli.import_quietly("tensorflow_datasets")
   is_array = (
@@ -182,12 +182,12 @@ def _features(features, name: str, keys: Keys) -> Tuple[str, str]:
   )
   if is_array:
     return keys[0] or "image", keys[1] or "label"
-  sets = cli.import_quietly("paragan_tf.api").tfds_sets
-  return tuple(sets.choose(features, name, *keys))
+  sets = cli.import_quietly("paragan_tf.data.tfds_sets")
+  return tuple(sets.choose_features(features, name, *keys))
 
 
 @functools.cache
-def _record_reader(folder: str, image: str, label: str):
+def _make_record_reader(folder: str, image: str, label: str):
   """Returns a function from a record of a set to an `Image`."""
   tfds = cli.import_quietly("tensorflow_datasets")
   features = tfds.builder_from_directory(folder).info.features

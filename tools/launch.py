@@ -1,4 +1,4 @@
-"""Trains with several processes of this machine, or prints how to elsewhere.
+"""Trains with several processes of this machine, or prints a cluster script.
 
 python -m tools.launch --num_workers=2 -- --gin_file=... --model_dir=...
 python -m tools.launch --num_workers=8 --print=slurm -- --gin_file=... > job.sh
@@ -35,17 +35,17 @@ _PRINT = flags.DEFINE_string(
   f"Starts nothing, prints a script for {', '.join(scripts.KINDS)}.",
 )
 
-_SECONDS_BETWEEN_LOOKS = 0.05
-_SECONDS_FOR_LAST_WORDS = 2.0
+_POLL_SECONDS = 0.05
+_RELAY_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
 def main():
   """Reads the flags, then starts the workers or prints a script."""
-  train_flags = _after_dashes(sys.argv)
-  cli.checked(lambda: _check(flags.FLAGS(sys.argv)[1:], train_flags))
+  train_flags = _get_train_flags(sys.argv)
+  cli.exit_on_error(lambda: _check(flags.FLAGS(sys.argv)[1:], train_flags))
   if _PRINT.value is not None:
-    script = cli.checked(
+    script = cli.exit_on_error(
       lambda: scripts.render(_PRINT.value, _NUM_WORKERS.value, train_flags)
     )
     print(script, end="")
@@ -63,21 +63,23 @@ def run(
   """Runs `command` in each worker; returns 0 or the first failure's code."""
   workers = Workers(grace_seconds)
   try:
-    workers.start(command, environments(num_workers, threads_per_worker))
+    workers.start(command, make_environments(num_workers, threads_per_worker))
     return workers.wait()
   finally:
     workers.send(signal.SIGKILL)
 
 
-def environments(
+def make_environments(
   num_workers: int, threads_per_worker: int = 0
 ) -> List[Dict[str, str]]:
-  """Returns what each worker finds in its environment, beside what we have."""
+  """Returns the variables of each worker, on top of our environment."""
   shared = {"PYTHONUNBUFFERED": "1"}  # Else lines come in blocks, and late.
   if threads_per_worker:
     for pool in ("OMP_NUM", "TF_NUM_INTRAOP", "TF_NUM_INTEROP"):
       shared[f"{pool}_THREADS"] = str(threads_per_worker)
-  cluster = {"worker": [f"127.0.0.1:{p}" for p in _free_ports(num_workers)]}
+  cluster = {
+    "worker": [f"127.0.0.1:{p}" for p in _find_free_ports(num_workers)]
+  }
   tasks = [{"type": "worker", "index": i} for i in range(num_workers)]
   return [
     {**shared, "TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
@@ -88,7 +90,7 @@ def environments(
 class Workers:
   """Processes that end together.
 
-  A signal is only noted when it comes, and heeded in `wait`: by then every
+  A signal handler only records the signal; `wait` handles it. By then every
   worker has been started and can receive it.
   """
 
@@ -115,7 +117,7 @@ class Workers:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C comes through us, and only once.
-        preexec_fn=_die_with_parent(),
+        preexec_fn=_make_preexec_fn(),
       )
     # Threads come after the last fork: they might hold a lock during one.
     for index, process in self._running.items():
@@ -126,54 +128,54 @@ class Workers:
   def wait(self) -> int:
     """Returns the exit code when all workers have ended."""
     while self._running:
-      time.sleep(_SECONDS_BETWEEN_LOOKS)
-      self._look()
+      time.sleep(_POLL_SECONDS)
+      self._poll()
       while self._signals:
         self._stop(self._signals.pop(0))
       if self._relay.is_cut and not self._is_stopping:
         self._stop(signal.SIGTERM)
       if time.monotonic() > self._deadline:
         self.send(signal.SIGKILL)
-    self._relay.close(_SECONDS_FOR_LAST_WORDS)
-    code, words = self._outcome or (0, "")
-    if words:
-      self._relay.write(sys.stderr, words)
+    self._relay.close(_RELAY_SECONDS)
+    code, message = self._outcome or (0, "")
+    if message:
+      self._relay.write(sys.stderr, message)
     return code
 
   def send(self, number: int) -> None:
-    """Sends a signal to every worker that runs, and what it has started."""
+    """Sends a signal to every running worker and its child processes."""
     for process in self._running.values():
       _send(process, number)
 
-  def _look(self) -> None:
+  def _poll(self) -> None:
     for index, process in list(self._running.items()):
       code = process.poll()
       if code is None:
         continue
       del self._running[index]
-      _send(process, signal.SIGKILL)  # To what it has left behind.
+      _send(process, signal.SIGKILL)  # To child processes that are left.
       if code and not self._outcome:
         self._fail(index, code)
 
   def _fail(self, index: int, code: int) -> None:
-    words = f"with exit code {code}"
+    how = f"with exit code {code}"
     if code < 0:
-      words, code = f"by signal {-code} (exit code {128 - code})", 128 - code
-    self._outcome = code, f"Worker {index} failed {words}, and so the run ends."
+      how, code = f"by signal {-code} (exit code {128 - code})", 128 - code
+    self._outcome = code, f"Worker {index} failed {how}, and so the run ends."
     self._deadline = time.monotonic() + self._grace_seconds
     if not self._is_stopping:
       self._stop(signal.SIGTERM)
 
   def _stop(self, number: int) -> None:
     if self._is_stopping:
-      words = "Stopped at once, as asked; the last checkpoint is what is left."
-      self._outcome = self._outcome or (128 + number, words)
+      message = "Stopped at once, as asked; the last checkpoint remains."
+      self._outcome = self._outcome or (128 + number, message)
       number = signal.SIGKILL
     self._is_stopping = True
     self.send(number)
 
 
-def _after_dashes(argv: Sequence[str]) -> List[str]:
+def _get_train_flags(argv: Sequence[str]) -> List[str]:
   return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
 
 
@@ -195,8 +197,8 @@ def _check(unread: Sequence[str], train_flags: Sequence[str]) -> None:
       )
 
 
-def _free_ports(count: int) -> List[int]:
-  """Returns ports that nobody has; all are held until the last is found."""
+def _find_free_ports(count: int) -> List[int]:
+  """Returns free ports; all are held until the last is found."""
   with contextlib.ExitStack() as stack:
     held = [stack.enter_context(socket.socket()) for _ in range(count)]
     for holder in held:
@@ -209,15 +211,15 @@ def _send(process: subprocess.Popen, number: int) -> None:
     os.killpg(process.pid, number)
 
 
-def _die_with_parent():
-  """Returns what a child does first, so that it never outlives us (Linux)."""
+def _make_preexec_fn():
+  """Returns a function for a child to call, so that it ends with us (Linux)."""
   if sys.platform != "linux":
     return None
   prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
   def request():
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It was too late to ask.
+    if os.getppid() != parent:  # The parent has ended before.
       os._exit(1)
 
   return request

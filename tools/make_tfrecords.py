@@ -4,8 +4,7 @@
     python -m tools.make_tfrecords --source=tfds:cifar10 --output=data/cifar10
 
 Encoded images go in as they are: `image` (bytes), `label` (int64, if there are
-labels) and `name` (bytes). A run that was stopped goes on when it is started
-again in the same way.
+labels) and `name` (bytes). The same command resumes a run that was stopped.
 """
 
 import dataclasses
@@ -65,7 +64,7 @@ _Done = Tuple[str, packing.Content]
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-  """What settles the bytes that are written."""
+  """The arguments that determine the bytes that are written."""
 
   source: str
   num_shards: Optional[int] = None
@@ -79,7 +78,7 @@ class Arguments:
 
 
 class StopError(Exception):
-  """Some files are not written, for someone asked to stop."""
+  """Writing stopped on request, before all files were written."""
 
 
 def main():
@@ -97,8 +96,10 @@ def main():
   )
   stop = cli.StopSignals("Stopping after the files under way")
   try:
-    cli.checked(
-      lambda: make(_OUTPUT.value, arguments, _PROCESSES.value, stop.asked)
+    cli.exit_on_error(
+      lambda: make(
+        _OUTPUT.value, arguments, _PROCESSES.value, stop.is_requested
+      )
     )
   except StopError as e:
     print(e, flush=True)
@@ -112,9 +113,9 @@ def make(
   should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
   """Writes the files that are missing, then the manifest."""
-  asked = dataclasses.asdict(arguments)
-  del asked["broken"]  # It may be found out on the way.
-  packing.compare(output, asked)
+  saved = dataclasses.asdict(arguments)
+  del saved["broken"]  # A user may learn only on the way which one to choose.
+  packing.check_arguments(output, saved)
   if _is_complete(output):
     return
   images = encoded_images.open_source(
@@ -125,15 +126,17 @@ def make(
     (arguments.image_key, arguments.label_key),
   )
   if arguments.by_label:
-    images = encoded_images.with_labels(images)
+    images = encoded_images.load_labels(images)
   total = len(images.sizes)
   size = int(images.sizes.sum())
-  packing.begin(output, {**asked, "num_images": total, "num_bytes": size})
+  packing.save_arguments(
+    output, {**saved, "num_images": total, "num_bytes": size}
+  )
   plan = make_plan(images, arguments)
   contents = {
     file: content
     for file in plan
-    if (content := packing.kept(output, file)) is not None
+    if (content := packing.load_content(output, file)) is not None
   }
   jobs = [
     (output, file, images.part(rows))
@@ -143,9 +146,9 @@ def make(
   before = sum(
     content["count"] + len(content["broken"]) for content in contents.values()
   )
-  written = _written(jobs, num_processes, should_stop)
-  for file, content in _shown(written, before, total):
-    packing.keep(output, file, content)
+  written = _write_all(jobs, num_processes, should_stop)
+  for file, content in _show_progress(written, before, total):
+    packing.save_content(output, file, content)
     contents[file] = content
   if len(contents) < len(plan):
     raise StopError(
@@ -153,7 +156,7 @@ def make(
       "goes on from there."
     )
   contents = {file: contents[file] for file in plan}
-  num_broken = _judge_broken(contents, arguments.broken)
+  num_broken = _report_broken(contents, arguments.broken)
   packing.finish(output, images, contents)
   left_out = num_broken + images.num_broken
   print(
@@ -162,8 +165,8 @@ def make(
   )
 
 
-def _judge_broken(contents: Dict[str, packing.Content], broken: str) -> int:
-  """Lists images that could not be decoded, and counts or refuses them."""
+def _report_broken(contents: Dict[str, packing.Content], broken: str) -> int:
+  """Prints the images that could not be decoded; counts or refuses them."""
   found = [x for content in contents.values() for x in content["broken"]]
   for name, reason in found:
     print(f"Left out: {name} ({reason})", flush=True)
@@ -176,11 +179,11 @@ def _judge_broken(contents: Dict[str, packing.Content], broken: str) -> int:
 
 
 def _is_complete(output: str) -> bool:
-  """Tells whether there is nothing to do, and says so."""
+  """Returns whether all is written already, and prints it if so."""
   manifest = os.path.join(output, "manifest.json")
   if not cli.import_quietly("tensorflow").io.gfile.exists(manifest):
     return False
-  index = cli.import_quietly("paragan_tf.api").shards.find(manifest)
+  index = cli.import_quietly("paragan_tf.data.shards").find(manifest)
   print(
     f"{output} is complete: {len(index.shard):,} images in "
     f"{len(index.paths):,} files."
@@ -197,7 +200,7 @@ def make_plan(
   groups = {_clean(arguments.split): rows}
   if arguments.by_label and images.labels is not None:
     labels = images.labels[rows]
-    stems = _stems(images.label_names)
+    stems = _make_stems(images.label_names)
     groups = {stem: rows[labels == i] for i, stem in enumerate(stems)}
   plan = {}
   for stem, group in groups.items():
@@ -210,12 +213,12 @@ def make_plan(
   return dict(sorted(plan.items()))
 
 
-def _written(
+def _write_all(
   jobs: List[Tuple[str, str, encoded_images.Images]],
   num_processes: int,
   should_stop: Callable[[], bool],
 ) -> Iterator[_Done]:
-  """Yields what each file holds as soon as it is written, in any order."""
+  """Yields each file and its content once it is written, in any order."""
   if num_processes == 1 or len(jobs) < 2:
     for job in jobs:
       if should_stop():
@@ -243,7 +246,7 @@ def _written(
 
 
 def _follow_parent() -> None:
-  """Leaves Ctrl-C to the parent, and ends when that is gone."""
+  """Leaves Ctrl-C to the parent, and exits when the parent has ended."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
 
   def watch():
@@ -253,8 +256,10 @@ def _follow_parent() -> None:
   threading.Thread(target=watch, daemon=True).start()
 
 
-def _shown(written: Iterable[_Done], count: int, total: int) -> Iterator[_Done]:
-  """Passes on what was written, with a bar on a terminal or plain lines."""
+def _show_progress(
+  written: Iterable[_Done], count: int, total: int
+) -> Iterator[_Done]:
+  """Yields what was written, and shows a bar or, in a log, plain lines."""
   last_line_at, is_quiet = -math.inf, not sys.stderr.isatty()
   with tqdm.tqdm(
     total=total, initial=count, unit=" images", disable=is_quiet
@@ -272,8 +277,8 @@ def _shown(written: Iterable[_Done], count: int, total: int) -> Iterator[_Done]:
       yield file, content
 
 
-def _stems(names: Tuple[str, ...]) -> List[str]:
-  """Returns what the files of each label are called, no two the same."""
+def _make_stems(names: Tuple[str, ...]) -> List[str]:
+  """Returns the start of the file names of each label, all different."""
   clean = [_clean(name) for name in names]
   return [
     stem if clean.count(stem) == 1 else f"{stem}_{i}"

@@ -1,7 +1,7 @@
 """The folder that sharded TFRecords are written to, one file at a time.
 
-arguments.json              what was asked for; anything else is refused
-parts/FILE.json             what is in FILE, kept when FILE is whole
+arguments.json              of the first start; others are refused
+parts/FILE.json             the content of FILE, saved when FILE is complete
 manifest.json, index.npz    at the end, in place of `parts`
 """
 
@@ -14,15 +14,15 @@ import numpy as np
 
 from tools import cli, encoded_images
 
-# What is in a file: count, bytes, sha256, lists of offsets, sizes, labels, and
-# of names and reasons of images that are broken and were left out.
+# The content of a file: count, bytes, sha256, lists of offsets, sizes, labels,
+# and of names and reasons of broken images, which are left out.
 Content = Dict[str, Any]
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
 
-def compare(output: str, asked: Dict[str, Any]) -> None:
-  """Refuses a folder of something else, or begun with other arguments."""
+def check_arguments(output: str, arguments: Dict[str, Any]) -> None:
+  """Refuses a folder with other files, or one begun with other arguments."""
   path = os.path.join(output, "arguments.json")
   if not _gfile().exists(path):
     if _gfile().exists(output) and _gfile().glob(os.path.join(output, "*")):
@@ -34,7 +34,7 @@ def compare(output: str, asked: Dict[str, Any]) -> None:
   begun = _read_json(path)
   differences = [
     f"`{name}` must be {begun[name]} as it was then, got {value}"
-    for name, value in asked.items()
+    for name, value in arguments.items()
     if name in begun and begun[name] != value
   ]
   if differences:
@@ -44,20 +44,20 @@ def compare(output: str, asked: Dict[str, Any]) -> None:
     )
 
 
-def begin(output: str, asked: Dict[str, Any]) -> None:
-  """Compares, and keeps what is asked for."""
-  compare(output, asked)
-  _write_json(os.path.join(output, "arguments.json"), asked)
+def save_arguments(output: str, arguments: Dict[str, Any]) -> None:
+  """Checks the arguments, and saves them for the next start."""
+  check_arguments(output, arguments)
+  _write_json(os.path.join(output, "arguments.json"), arguments)
 
 
-def keep(output: str, file: str, content: Content) -> None:
-  """Keeps what is in a file, for the next start."""
-  _write_json(_part(output, file), content)
+def save_content(output: str, file: str, content: Content) -> None:
+  """Saves the content of a file, for the next start."""
+  _write_json(_part_path(output, file), content)
 
 
-def kept(output: str, file: str) -> Optional[Content]:
-  """Returns what is in a file, `None` if it is not there as it was written."""
-  path, part = os.path.join(output, file), _part(output, file)
+def load_content(output: str, file: str) -> Optional[Content]:
+  """Returns the saved content of a file, `None` if the file is incomplete."""
+  path, part = os.path.join(output, file), _part_path(output, file)
   if not _gfile().exists(path) or not _gfile().exists(part):
     return None
   content = _read_json(part)
@@ -67,7 +67,7 @@ def kept(output: str, file: str) -> Optional[Content]:
 def write_shard(
   output: str, file: str, images: encoded_images.Images
 ) -> Content:
-  """Writes one file, whole or not at all."""
+  """Writes one file, completely or not at all."""
   tf = cli.import_quietly("tensorflow")
   path = os.path.join(output, file)
   part = f"{path}.part"
@@ -96,8 +96,8 @@ def write_shard(
 def finish(
   output: str, images: encoded_images.Images, contents: Dict[str, Content]
 ) -> None:
-  """Writes the manifest of all files, and takes away the parts."""
-  shards = cli.import_quietly("paragan_tf.api").shards
+  """Writes the manifest of all files, and deletes the parts."""
+  shards = cli.import_quietly("paragan_tf.data.shards")
 
   def column(name):
     return [x for content in contents.values() for x in content[name]]
@@ -118,42 +118,42 @@ def finish(
     for file, content in contents.items()
   )
   shards.write_manifest(output, shards.Manifest(images.title, files, index))
-  _gfile().rmtree(os.path.dirname(_part(output, "")))
+  _gfile().rmtree(os.path.dirname(_part_path(output, "")))
 
 
 def _write_records(tf, path: str, images: encoded_images.Images):
-  """Returns the bytes of each record, the labels, and what was left out."""
-  flaws = cli.import_quietly("paragan_tf.api").flaws
+  """Returns the size of each record, the labels, and the broken images."""
+  image_errors = cli.import_quietly("paragan_tf.data.image_errors")
   sizes: List[int] = []
   labels: List[Optional[int]] = []
   broken: List[Tuple[str, str]] = []
   with tf.io.TFRecordWriter(path) as writer:
     for image in images:
-      flaw = flaws.of_bytes(image.data)
+      flaw = image_errors.find_decode_error(image.data)
       if flaw is not None:
         broken.append((image.name, flaw))
         continue
-      record = _record(tf, image)
+      record = _make_record(tf, image)
       writer.write(record)
       sizes.append(len(record))
       labels.append(None if image.label is None else int(image.label))
   return sizes, labels, broken
 
 
-def _record(tf, image: encoded_images.Image) -> bytes:
-  def of_bytes(value):
+def _make_record(tf, image: encoded_images.Image) -> bytes:
+  def make_feature(value):
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
   features = {
-    "image": of_bytes(image.data),
-    "name": of_bytes(os.fsencode(image.name)),
+    "image": make_feature(image.data),
+    "name": make_feature(os.fsencode(image.name)),
   }
   if image.label is not None:
     features["label"] = tf.train.Feature(
       int64_list=tf.train.Int64List(value=[image.label])
     )
   example = tf.train.Example(features=tf.train.Features(feature=features))
-  # Else features are in another order, and files differ, from run to run.
+  # Otherwise the order of features, and so the files, differ between runs.
   return example.SerializeToString(deterministic=True)
 
 
@@ -165,7 +165,7 @@ def _sha256(path: str) -> str:
   return digest.hexdigest()
 
 
-def _part(output: str, file: str) -> str:
+def _part_path(output: str, file: str) -> str:
   return os.path.join(output, "parts", f"{file}.json")
 
 
@@ -177,7 +177,7 @@ def _read_json(path: str) -> Dict[str, Any]:
 def _write_json(path: str, content: Dict[str, Any]) -> None:
   data = json.dumps(content).encode()
   try:
-    cli.import_quietly("paragan_tf.run").write_file(path, data)
+    cli.import_quietly("paragan_tf.outputs.records").write_file(path, data)
   except (OSError, cli.import_quietly("tensorflow").errors.OpError) as e:
     raise ValueError(
       f"`--output` must be a folder that can be written, and '{path}' cannot "

@@ -1,4 +1,4 @@
-"""Passes on what several programs say, line by line.
+"""Forwards the output of several programs, line by line.
 
 relay = Relay()
 relay.add("[worker 0] ", process.stdout, sys.stdout)
@@ -12,15 +12,15 @@ import time
 from typing import IO, Callable, Iterator, List, TextIO
 
 _SECONDS_BETWEEN_BARS = 10.0
-# `\r` at the end of what has come may still become `\r\n`.
+# A `\r` at the end of a chunk may still become `\r\n`.
 _END = re.compile(rb"(\r*\n|\r+(?=[^\r\n]))")
 
 
 class Lines:
-  r"""Cuts bytes into lines.
+  r"""Splits bytes into lines.
 
-  Progress bars end their states with `\r`. Of those one in ten seconds becomes
-  a line, and the last one, which ends with `\n` or with the program.
+  A progress bar ends each of its states with `\r`. One state in ten seconds
+  becomes a line, and the last one, which ends with `\n` or with the program.
   """
 
   def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -35,8 +35,8 @@ class Lines:
       if end.endswith(b"\n") or (line and self._is_bar_due()):
         yield line
 
-  def last(self) -> Iterator[bytes]:
-    """Yields what came after the last line's end."""
+  def flush(self) -> Iterator[bytes]:
+    """Yields what follows the end of the last line."""
     if self._rest.strip():
       yield self._rest.rstrip(b"\r")
 
@@ -49,7 +49,7 @@ class Lines:
 
 
 class Relay:
-  """Writes prefixed lines, each of them whole.
+  """Writes lines with prefixes; lines of several sources do not mix.
 
   Attributes:
     is_cut: Whether the reader of our output has gone away.
@@ -61,15 +61,15 @@ class Relay:
     self._threads: List[threading.Thread] = []
 
   def add(self, prefix: str, source: IO[bytes], stream: TextIO) -> None:
-    """Passes `source` on to `stream`, from now to its end."""
+    """Forwards `source` to `stream`, until its end."""
     thread = threading.Thread(
-      target=self._pass_on, args=(prefix, source, stream), daemon=True
+      target=self._forward, args=(prefix, source, stream), daemon=True
     )
     self._threads.append(thread)
     thread.start()
 
   def close(self, seconds: float) -> None:
-    """Waits for the ends of all sources, so long at most."""
+    """Waits for the ends of all sources, for some seconds at most."""
     deadline = time.monotonic() + seconds
     for thread in self._threads:
       thread.join(max(0.0, deadline - time.monotonic()))
@@ -78,12 +78,12 @@ class Relay:
     """Writes a line of our own."""
     self._write(stream, line.encode())
 
-  def _pass_on(self, prefix: str, source: IO[bytes], stream: TextIO) -> None:
+  def _forward(self, prefix: str, source: IO[bytes], stream: TextIO) -> None:
     lines, start = Lines(), prefix.encode()
     while chunk := os.read(source.fileno(), 1 << 16):
       for line in lines.feed(chunk):
         self._write(stream, start + line)
-    for line in lines.last():
+    for line in lines.flush():
       self._write(stream, start + line)
 
   def _write(self, stream: TextIO, line: bytes) -> None:
@@ -92,7 +92,7 @@ class Relay:
         stream.buffer.write(line + b"\n")
         stream.flush()
       except OSError:
-        # Read on all the same: a program whose output nobody takes stands
-        # still, and could not even save.
+        # Keep reading: a program whose output is not read would block, and
+        # could not even save.
         self.is_cut = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

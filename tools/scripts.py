@@ -1,6 +1,6 @@
-"""Scripts that start a run on other machines, with the user's flags in them.
+"""Renders scripts that start a run on other machines, with the user's flags.
 
-The texts are in `tools/templates/`, where `@name@` stands for a value.
+The templates are in `tools/templates/`, where `@name@` stands for a value.
 """
 
 import argparse
@@ -31,43 +31,44 @@ def render(kind: str, num_workers: int, train_flags: Sequence[str]) -> str:
   values = {
     "num_workers": str(num_workers),
     "flags": "\n".join(f"  {shlex.quote(flag)}" for flag in train_flags),
-    **_kubernetes_values(num_workers, train_flags),
+    **_make_kubernetes_values(num_workers, train_flags),
   }
   text = (_FOLDER / KINDS[kind]).read_text()
   return re.sub(r"@(\w+)@", lambda match: values[match[1]], text)
 
 
-def _kubernetes_values(
+def _make_kubernetes_values(
   num_workers: int, train_flags: Sequence[str]
 ) -> Dict[str, str]:
   hosts = [f"paragan-{i}.paragan:{_PORT}" for i in range(num_workers)]
   cluster = json.dumps({"worker": hosts})
-  volume = _volume_path(train_flags)
+  volume = _find_volume_path(train_flags)
   return {
     "args": "\n".join(
-      f"            - {_scalar(_unexpanded(flag))}" for flag in train_flags
+      f"            - {_quote_yaml(_escape_variables(flag))}"
+      for flag in train_flags
     ),
-    # Not JSON yet: Kubernetes puts the number in.
+    # Not JSON yet: Kubernetes inserts the index.
     "tf_config": f'\'{{"cluster": {cluster}, '
     '"task": {"type": "worker", "index": $(TASK_INDEX)}}\'',
     "port": str(_PORT),
     "root": _ROOT,
-    "mount_path": _scalar(volume),
-    "sub_path": _scalar(posixpath.basename(volume)),
+    "mount_path": _quote_yaml(volume),
+    "sub_path": _quote_yaml(posixpath.basename(volume)),
     "backoff_limit": str(3 * num_workers),
   }
 
 
-def _scalar(text: str) -> str:
-  return json.dumps(text, ensure_ascii=False)  # Which is YAML, too.
+def _quote_yaml(text: str) -> str:
+  return json.dumps(text, ensure_ascii=False)  # JSON strings are YAML.
 
 
-def _unexpanded(argument: str) -> str:
-  # In a container's arguments `$(NAME)` would be replaced.
+def _escape_variables(argument: str) -> str:
+  # Kubernetes replaces `$(NAME)` in a container's arguments.
   return argument.replace("$", "$$")
 
 
-def _volume_path(train_flags: Sequence[str]) -> str:
+def _find_volume_path(train_flags: Sequence[str]) -> str:
   """Returns the container's folder for `--model_dir`."""
   parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   parser.add_argument("--model_dir", "-model_dir", nargs="?")

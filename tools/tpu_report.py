@@ -1,10 +1,10 @@
-"""What the TPU compiler says of a run's step, without a TPU.
+"""The TPU compiler's figures of a run's step, without a TPU.
 
 python -m tools.tpu_report --gin_file=gin/runs/biggan_imagenet128_tpu.gin \
   --topology=v3:2x2 --json=tpu.json --html=tpu.html
 
-Compiles the step as it is without any layout pass, with the layout, and with
-the layout in bfloat16. All figures are the compiler's estimates for one core:
+Compiles the step without a layout pass, with the layout, and with the layout in
+bfloat16. All figures are the compiler's estimates for one core:
 no network, no host.
 """
 
@@ -33,7 +33,7 @@ _TOPOLOGY = flags.DEFINE_string(
 )
 _CORES = flags.DEFINE_integer("cores", 128, "Cores that share the run's batch.")
 _ROLES = flags.DEFINE_bool(
-  "roles", False, "Compiles G's and D's part of a run that has them apart."
+  "roles", False, "Compiles G's and D's part of a run with a role split."
 )
 _ABLATION = flags.DEFINE_bool(
   "ablation", False, "Compiles each part of the layout alone as well."
@@ -47,36 +47,38 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder for the programs.")
 
 
 def main():
-  """Exports, compiles, and says what came out."""
-  chip = cli.checked(lambda: figures.chip(_TOPOLOGY.value))
-  variants = cli.checked(
-    lambda: figures.variants(chip, _ABLATION.value, _ONLY.value)
+  """Exports, compiles, and prints the report."""
+  chip = cli.exit_on_error(lambda: figures.find_chip(_TOPOLOGY.value))
+  variants = cli.exit_on_error(
+    lambda: figures.make_variants(chip, _ABLATION.value, _ONLY.value)
   )
   for flag in (_JSON, _HTML):
-    cli.checked(lambda flag=flag: cli.check_file(flag.name, flag.value))
-  if not environment.is_there():
+    cli.exit_on_error(lambda flag=flag: cli.check_file(flag.name, flag.value))
+  if not environment.is_installed():
     print(
-      f"Making the TPU compiler's environment in '{environment.folder()}'; "
+      f"Making the TPU compiler's environment in '{environment.get_folder()}'; "
       "this is done once.",
       file=sys.stderr,
     )
-    cli.checked(environment.make)
+    cli.exit_on_error(environment.install)
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(_KEEP.value or temporary)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = cli.checked(lambda: _rows(folder, chip, variants))
+    rows = cli.exit_on_error(lambda: _compile_all(folder, chip, variants))
   report = figures.Report(_TOPOLOGY.value, chip, rows)
   print(report.text())
   if _HTML.value:
     pathlib.Path(_HTML.value).write_text(report.html())
   if _JSON.value:
-    cli.checked(lambda: cli.write_json("json", _JSON.value, report.json()))
+    cli.exit_on_error(
+      lambda: cli.write_json("json", _JSON.value, report.json())
+    )
   failure = report.failure()
   if failure:
     cli.fail(failure)
 
 
-def _rows(
+def _compile_all(
   folder: pathlib.Path, chip: str, variants: Dict[str, List[str]]
 ) -> List[figures.Row]:
   """Returns a row for each variant and role, in their order."""
@@ -91,35 +93,31 @@ def _rows(
     for role in roles
     for name, bindings in variants.items()
   }
-  # One waits while another is traced: both take about a core.
+  # Tracing and compiling take about a core each.
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     done = {
-      name: pool.submit(_compiled, folder / f"{name}.hlo", program)
+      name: pool.submit(_compile, folder / f"{name}.hlo", program)
       for name, program in jobs.items()
     }
-    return [figures.row(name, *done[name].result(), chip) for name in jobs]
+    return [figures.read_row(name, *done[name].result(), chip) for name in jobs]
 
 
-def _compiled(path: pathlib.Path, program: Program) -> Tuple[pathlib.Path, int]:
-  """Returns where the compiler's answer lies, and the images of a core."""
+def _compile(path: pathlib.Path, program: Program) -> Tuple[pathlib.Path, int]:
+  """Returns the path of the compiler's output, and the images of a core."""
   print(f"Compiling {path.stem}: some minutes.", file=sys.stderr, flush=True)
-  words = json.dumps(program._asdict())
-  num_images = _checked_run(
-    [sys.executable, "-m", "tools.tpu.export", words, str(path)]
-  )
+  text = json.dumps(program._asdict())
+  num_images = _run([sys.executable, "-m", "tools.tpu.export", text, str(path)])
   compiler = pathlib.Path(environment.__file__).with_name("compiler.py")
-  _checked_run(
-    [environment.python(), str(compiler), _TOPOLOGY.value, str(path)]
-  )
+  _run([environment.get_python(), str(compiler), _TOPOLOGY.value, str(path)])
   return path, int(num_images)
 
 
-def _checked_run(command: List[str]) -> str:
+def _run(command: List[str]) -> str:
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   if done.returncode:
     lines = done.stderr.strip().splitlines() or ["no reason given"]
-    said = [x for x in lines if x.startswith("Error: ")] or lines
-    raise ValueError(said[-1].removeprefix("Error: "))
+    errors = [x for x in lines if x.startswith("Error: ")] or lines
+    raise ValueError(errors[-1].removeprefix("Error: "))
   return done.stdout
 
 

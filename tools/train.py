@@ -16,7 +16,7 @@ _GIN_BINDINGS = flags.DEFINE_multi_string(
 _MODEL_DIR = flags.DEFINE_string(
   "model_dir",
   None,
-  "Folder of the run; a run that is there goes on.",
+  "Folder of the run; a run that is there is resumed.",
   required=True,
 )
 _DRY_RUN = flags.DEFINE_bool(
@@ -45,7 +45,7 @@ _ENGINE = flags.DEFINE_enum(
 def main():
   """Reads the flags and trains."""
   module = cli.import_quietly("paragan_tf.run")
-  run = cli.checked(
+  run = cli.exit_on_error(
     lambda: module.prepare(
       _GIN_FILE.value,
       _GIN_BINDINGS.value,
@@ -64,10 +64,10 @@ def main():
   if _DRY_RUN.value:
     print(run.summary())
     return
-  cli.checked(run.open)
+  cli.exit_on_error(run.open)
   stop = cli.StopSignals()
   try:
-    run(stop.asked)
+    run(stop.is_requested)
   except (FloatingPointError, module.InputError) as e:
     cli.fail(str(e))
 

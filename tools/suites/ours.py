@@ -1,42 +1,42 @@
 """Our own side of a comparison, and the config that all sides share.
 
-TensorFlow is imported by what runs in a process of its own only.
+TensorFlow is imported only in worker processes.
 """
 
 import time
 from typing import Any, Dict, Sequence, Tuple
 
 from tools import cli
-from tools.suites.work import Work, count_function
+from tools.suites.flops import MultiplyAdds, count_function
 
 _GIN_FILE = "gin/runs/benchmark_step.gin"
 _MATMUL_SIZE, _NUM_MATMULS = 2048, 3
 
 
-def load(
+def load_config(
   bindings: Sequence[str] = (),
   files: Sequence[str] = (),
   gin_file: str = _GIN_FILE,
 ) -> Any:
-  """Returns `paragan_tf.run`, the config of the benchmark read."""
+  """Loads the config of the benchmark; returns the module `paragan_tf.run`."""
   run = cli.import_quietly("paragan_tf.run")
   import tensorflow as tf
 
-  tf.get_logger().setLevel("ERROR")  # TF-GAN is full of deprecated calls.
+  tf.get_logger().setLevel("ERROR")  # TF-GAN calls many deprecated functions.
   run.config.load([gin_file, *files], bindings)
   return run
 
 
 class Ours:
-  """Our own step in our own loop."""
+  """Our training step in our loop."""
 
   def __init__(self, bindings: Sequence[str] = (), files: Sequence[str] = ()):
-    run = load(bindings, files)
+    run = load_config(bindings, files)
     self._experiment = run.Experiment(run.strategies.choose().strategy)
     self._inner_loop = self._experiment.inner_loop(0)
 
-  def summary(self) -> Tuple[str, int]:
-    """Returns what is trained, in words, and the images of one step."""
+  def summarize(self) -> Tuple[str, int]:
+    """Returns a summary of what is trained, and the images of one step."""
     return self._experiment.summary(), self._experiment.images_per_step
 
   def run(self, num_steps: int) -> float:
@@ -45,8 +45,8 @@ class Ours:
     self._inner_loop(num_steps)
     return time.perf_counter() - started
 
-  def work(self) -> Work:
-    """Returns the work of one step."""
+  def count_multiply_adds(self) -> MultiplyAdds:
+    """Returns the multiply-adds of one step."""
     import tensorflow as tf
 
     one = self._experiment
@@ -58,7 +58,7 @@ class Ours:
     data = one.input_fn({"batch_size": one.images_per_step})
     return count_function(step.get_concrete_function(*data.element_spec))
 
-  def peak(self) -> float:
+  def measure_peak(self) -> float:
     """Returns the multiply-adds a second of a large matmul, best of a few."""
     import tensorflow as tf
 
@@ -70,8 +70,8 @@ class Ours:
       seconds.append(time.perf_counter() - started)
     return _MATMUL_SIZE**3 / min(seconds)
 
-  def updates(self) -> Dict[str, int]:
-    """Returns how often each player has moved."""
+  def count_updates(self) -> Dict[str, int]:
+    """Returns the number of updates of each player."""
     local = self._experiment.strategy.experimental_local_results
     players = self._experiment.step.players.items()
     return {who: int(local(side.optimizer.t)[0]) for who, side in players}

@@ -1,4 +1,4 @@
-"""What a suite is asked for, and what it gives."""
+"""The interface of a suite: its options and its result."""
 
 from typing import Callable, Dict, Iterable, NamedTuple, Optional, Tuple
 
@@ -7,17 +7,17 @@ class Options(NamedTuple):
   """How to measure.
 
   Attributes:
-    quick: In a few minutes, with more noise.
-    quality: What is learned, where a suite measures that too.
-    only: The sides that are asked for; all, if none is named.
+    quick: Whether to finish in a few minutes, with more noise.
+    quality: Whether to measure what is learned, where a suite can.
+    only: The sides to measure; empty for all.
   """
 
   quick: bool = False
   quality: bool = False
   only: Tuple[str, ...] = ()
 
-  def asked(self, names: Iterable[str]) -> Tuple[str, ...]:
-    """Returns the sides to measure, of all `names`."""
+  def select_sides(self, names: Iterable[str]) -> Tuple[str, ...]:
+    """Returns which of `names` to measure."""
     names = tuple(names)
     for name in self.only:
       if name not in names:
@@ -28,12 +28,12 @@ class Options(NamedTuple):
 
 
 class Result(NamedTuple):
-  """What came out.
+  """What a suite has measured.
 
   Attributes:
-    table: For people.
-    figures: For programs, by name.
-    draw: Writes a picture as a PNG to a path, if there is one.
+    table: The figures as text, for people.
+    figures: The figures by name, for programs.
+    draw: Writes a plot as a PNG to a path, if the suite has one.
   """
 
   table: str

@@ -9,55 +9,55 @@ import gin
 
 from tools import cli
 from tools.suites import ours
-from tools.suites.work import Work, count
+from tools.suites.flops import MultiplyAdds, count_operations
 
 
-class Side:
-  """What TF-GAN is given: our very nets, data, hinge loss and Adam.
+class TfganInputs:
+  """What TF-GAN is given: our own nets, data, hinge loss and Adam.
 
   Args:
     bindings: Gin bindings over the config of the benchmark.
   """
 
   def __init__(self, bindings: Sequence[str] = ()):
-    ours.load(bindings)
-    self._make = cli.import_experiment()
+    ours.load_config(bindings)
+    self._module = cli.import_experiment()
     import tensorflow as tf
 
-    # Not the strategy that we would choose: that chooses the allocator too.
-    self._ours = self._make.Experiment(
+    # Not `strategies.choose`, which sets the allocator too.
+    self._ours = self._module.Experiment(
       tf.distribute.OneDeviceStrategy("/cpu:0")
     )
-    types: Any = inspect.getmodule(self._make.Net)
+    types: Any = inspect.getmodule(self._module.Net)
     self._mode = types.Mode
     self._nets: Dict[str, Any] = {}
     # TF-GAN scores the fake first.
     self._d_modes = iter([self._mode.FROZEN, self._mode.TRAIN])
     self._optimizers: Dict[str, Any] = {}
 
-  def g(self, inputs):
+  def call_generator(self, inputs):
     """TF-GAN's `generator_fn`."""
     return self._call("g", inputs["z"], inputs["labels"], self._mode.TRAIN)
 
-  def d(self, x, inputs):
+  def call_discriminator(self, x, inputs):
     """TF-GAN's `discriminator_fn`."""
     return self._call("d", x, inputs["labels"], next(self._d_modes))
 
-  def data(self):
-    """Returns a dataset of what TF-GAN calls inputs and real data."""
+  def make_dataset(self):
+    """Returns a dataset of `(generator_inputs, real_data)`."""
     import tensorflow as tf
 
     size = self._ours.batch_size
     z_dim = self._ours.step.players["g"].net.z_dim
 
-    def with_z(images, labels):
+    def add_z(images, labels):
       z = tf.random.normal([size, z_dim])
       return {"z": z, "labels": labels}, images
 
-    return self._ours.input_fn({"batch_size": size}).map(with_z).prefetch(2)
+    return self._ours.input_fn({"batch_size": size}).map(add_z).prefetch(2)
 
-  def adam(self, who: str):
-    """Returns TensorFlow's optimizer with the values of ours."""
+  def make_adam(self, who: str):
+    """Returns TensorFlow's optimizer with the hyper-parameters of ours."""
     import tensorflow as tf
 
     values = self._ours.step.players[who].optimizer
@@ -67,7 +67,7 @@ class Side:
     return self._optimizers[who]
 
   def count_updates(self, session) -> Dict[str, int]:
-    """Returns how often each player has moved: Adam's power of beta2 tells."""
+    """Returns each player's updates, out of Adam's power of beta2."""
     counts = {}
     for who, optimizer in self._optimizers.items():
       beta2 = self._ours.step.players[who].optimizer.beta2
@@ -77,60 +77,62 @@ class Side:
     return counts
 
   def _call(self, who: str, *args):
-    """Calls a net, made in the variable scope that TF-GAN has opened."""
+    """Calls a net; the first call makes it in TF-GAN's variable scope."""
     if who not in self._nets:
       with gin.config_scope(who):
-        player = self._make.player(self._ours.spec, 0, who)
+        player = self._module.player(self._ours.spec, 0, who)
       self._nets[who] = player.net
-    return _with_updates(self._nets[who], *args)
+    return _call_with_updates(self._nets[who], *args)
 
 
 class Session:
-  """TF-GAN's parts in a bare session: two updates a step and nothing else."""
+  """TF-GAN's train operations in a bare session: two updates a step."""
 
   def __init__(self, bindings: Sequence[str] = ()):
-    self._side = side = Side(bindings)
+    self._inputs = given = TfganInputs(bindings)
     import tensorflow as tf
     import tensorflow_gan as tfgan
 
     with tf.Graph().as_default():
-      inputs, images = _next(side.data())
-      model = tfgan.gan_model(side.g, side.d, images, inputs)
+      inputs, images = _get_next(given.make_dataset())
+      model = tfgan.gan_model(
+        given.call_generator, given.call_discriminator, images, inputs
+      )
       losses = tfgan.GANLoss(
         tfgan.losses.wasserstein_hinge_generator_loss(model),
         tfgan.losses.wasserstein_hinge_discriminator_loss(model),
       )
       self._ops = tfgan.gan_train_ops(
-        model, losses, side.adam("g"), side.adam("d")
+        model, losses, given.make_adam("g"), given.make_adam("d")
       )
       hooks = tfgan.get_sequential_train_hooks()(self._ops)
       self._session = tf.compat.v1.train.MonitoredSession(hooks=hooks)
 
   def run(self, num_steps: int) -> float:
-    """Trains; returns the seconds it took. The hooks make the updates."""
+    """Trains by TF-GAN's hooks; returns the seconds it took."""
     started = time.perf_counter()
     for _ in range(num_steps):
       self._session.run(self._ops.global_step_inc_op)
     return time.perf_counter() - started
 
-  def work(self) -> Work:
-    """Returns the work of one step: each player's train op runs once."""
-    return work_of_updates(self._ops)
+  def count_multiply_adds(self) -> MultiplyAdds:
+    """Counts one step: each player's train operation runs once."""
+    return count_train_ops(self._ops)
 
-  def updates(self) -> Dict[str, int]:
-    """Returns how often each player has moved."""
-    return self._session.run_step_fn(  # Past the hooks.
-      lambda step_context: self._side.count_updates(step_context.session)
+  def count_updates(self) -> Dict[str, int]:
+    """Returns the number of updates of each player."""
+    return self._session.run_step_fn(  # Without the hooks.
+      lambda step_context: self._inputs.count_updates(step_context.session)
     )
 
 
-def work_of_updates(ops) -> Work:
-  """Returns the work of TF-GAN's two train operations."""
+def count_train_ops(ops) -> MultiplyAdds:
+  """Returns the multiply-adds of TF-GAN's two train operations."""
   g, d = ops.generator_train_op, ops.discriminator_train_op
-  return count([g.op]).plus(count([d.op]))
+  return count_operations([g.op]).plus(count_operations([d.op]))
 
 
-def _next(data):
+def _get_next(data):
   """Returns the tensors of the next element, in a graph."""
   import tensorflow as tf
 
@@ -141,8 +143,8 @@ def _next(data):
   return iterator.get_next()
 
 
-def _with_updates(net, *args):
-  """Calls a net in a graph; TF-GAN runs what it assigns in its own turn."""
+def _call_with_updates(net, *args):
+  """Calls a net in a graph, and registers its assignments for TF-GAN."""
   import tensorflow as tf
 
   graph = tf.compat.v1.get_default_graph()

@@ -1,11 +1,11 @@
-"""Processes that wait for orders: for what must not share a process.
+"""Worker processes: each holds one object and runs its methods on request.
 
-    worker = Worker("ours", Ours)    # makes an `Ours` over there
-    worker.tell("run", 2)            # calls its method `run(2)` over there,
-    seconds = worker.answer()        # and waits for what it returns
-    seconds = worker.ask("run", 2)   # both
+    worker = Worker("ours", Ours)    # constructs `Ours()` in a new process
+    worker.submit("run", 2)          # requests `run(2)` there, and
+    seconds = worker.wait()          # waits for what it returns
+    seconds = worker.call("run", 2)  # both
 
-A worker that is not asked sleeps.
+A worker without a request sleeps.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import os
 import signal
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional
 
-# Names to values; `None` takes the name away.
+# Variables to set; `None` unsets one.
 Environment = Mapping[str, Optional[str]]
 
 
 class Worker:
-  """One object in a process of its own, driven over a pipe."""
+  """One object in a process of its own, controlled over a pipe."""
 
   def __init__(
     self,
@@ -31,57 +31,57 @@ class Worker:
     # A fresh interpreter: TensorFlow does not survive a fork.
     context = multiprocessing.get_context("spawn")
     self._pipe, theirs = context.Pipe()
-    with _changed(environment or {}):
+    with _set_environment(environment or {}):
       self._process = context.Process(
         target=_serve, args=(make, theirs), name=name, daemon=True
       )
       self._process.start()
     theirs.close()
 
-  def tell(self, method: str, *args: Any) -> None:
-    """Orders a call, and does not wait."""
-    with contextlib.suppress(BrokenPipeError):  # `answer` tells of the end.
+  def submit(self, method: str, *args: Any) -> None:
+    """Requests a call, without waiting for it."""
+    with contextlib.suppress(BrokenPipeError):  # `wait` reports the end.
       self._pipe.send((method, args))
 
-  def answer(self) -> Any:
-    """Waits for the result of the oldest order that is not answered yet."""
+  def wait(self) -> Any:
+    """Returns the result of the oldest request that has none yet."""
     try:
       result = self._pipe.recv()
     except (EOFError, ConnectionResetError) as e:
       self._process.join()
       raise RuntimeError(
         f"The process of `{self._name}` ended with exit code "
-        f"{self._process.exitcode}; what it said stands above."
+        f"{self._process.exitcode}; see its output above."
       ) from e
     if isinstance(result, ValueError):
       raise result
     return result
 
-  def ask(self, method: str, *args: Any) -> Any:
-    """Orders a call and waits for its result."""
-    self.tell(method, *args)
-    return self.answer()
+  def call(self, method: str, *args: Any) -> Any:
+    """Requests a call and returns its result."""
+    self.submit(method, *args)
+    return self.wait()
 
   def close(self) -> None:
-    """Ends the process, whatever it does."""
-    # Not SIGTERM, which TensorFlow keeps for itself in a process of a cluster;
-    # it would then tear its graphs down, for as long as a minute.
+    """Kills the process."""
+    # Not SIGTERM: TensorFlow handles it in a process of a cluster, and would
+    # then tear its graphs down, for as long as a minute.
     self._process.kill()
     self._process.join()
     self._pipe.close()
 
 
-def ask_all(workers: Iterable[Worker], method: str, *args: Any) -> List[Any]:
-  """Asks all at once, for what they must or may do at the same time."""
+def call_all(workers: Iterable[Worker], method: str, *args: Any) -> List[Any]:
+  """Calls a method of all workers at the same time; returns all results."""
   workers = list(workers)
   for worker in workers:
-    worker.tell(method, *args)
-  return [worker.answer() for worker in workers]
+    worker.submit(method, *args)
+  return [worker.wait() for worker in workers]
 
 
 @contextlib.contextmanager
-def closing(workers: Iterable[Worker]) -> Iterator[None]:
-  """Ends all processes at the end, however it comes."""
+def close_all(workers: Iterable[Worker]) -> Iterator[None]:
+  """Closes all workers at the end of the block, also after an error."""
   try:
     yield
   finally:
@@ -93,7 +93,7 @@ def _serve(make: Callable[[], Any], pipe) -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides.
   try:
     target = make()
-  except ValueError as e:  # What a user can cause is said by the parent.
+  except ValueError as e:  # The parent reports what a user can cause.
     pipe.send(e)
     return
   with contextlib.suppress(EOFError):
@@ -103,16 +103,17 @@ def _serve(make: Callable[[], Any], pipe) -> None:
 
 
 @contextlib.contextmanager
-def _changed(environment: Environment) -> Iterator[None]:
+def _set_environment(environment: Environment) -> Iterator[None]:
+  """Sets variables for the block, and restores them after it."""
   before = {name: os.environ.get(name) for name in environment}
-  _set(environment)
+  _update_environment(environment)
   try:
     yield
   finally:
-    _set(before)
+    _update_environment(before)
 
 
-def _set(environment: Environment) -> None:
+def _update_environment(environment: Environment) -> None:
   for name, value in environment.items():
     if value is None:
       os.environ.pop(name, None)

@@ -1,10 +1,10 @@
-"""Compiles exported programs for a TPU that is not there.
+"""Compiles exported programs for a TPU, on a machine without one.
 
   python compiler.py v3:2x2 one.hlo ...
 
-Runs in the compiler's own environment and knows nothing of this project. Writes
-`one.json`, what the compiler says of the program, and `one.txt`, the program.
-These are private functions of jax; their versions are pinned for that.
+Runs in the compiler's own environment and imports nothing of this project.
+Writes `one.json`, the compiler's figures of the program, and `one.txt`, the
+compiled program. It calls private functions of jax, whose version is pinned.
 """
 
 import json
@@ -15,11 +15,11 @@ import sys
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Nobody holds a TPU here: several may compile at once.
+# No TPU is used, so several processes may compile at once.
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
-# TensorFlow writes it for state that is updated in place, and the compiler
-# does not know it.
+# TensorFlow emits it for state that is updated in place; the compiler does not
+# support it.
 _COPY = re.compile(
   r'"?mhlo\.copy"?\s*\(?(%[\w#]+)\)?\s*(?:\{[^}]*\})?\s*:\s*'
   r"(?:\(.*?\) -> )?(tensor<[^>]*>)"
@@ -50,7 +50,7 @@ def compile_for(topology: str, hlo: bytes):
 
 
 def describe(executable) -> dict:
-  """Returns what the compiler says."""
+  """Returns the compiler's figures."""
   cost = executable.cost_analysis()
   cost = cost[0] if isinstance(cost, list) else cost
   memory = executable.get_compiled_memory_stats()
@@ -67,17 +67,17 @@ def describe(executable) -> dict:
 
 
 def main(topology: str, *files: str) -> None:
-  """Compiles each file, or says why it cannot."""
+  """Compiles each file; writes its figures, or the error."""
   for file in files:
     path = pathlib.Path(file)
     try:
       executable = compile_for(topology, path.read_bytes())
-      said = describe(executable)
+      figures = describe(executable)
       text = executable.hlo_modules()[0].to_string()
-    except Exception as e:  # Whatever it is, it is about this program.
-      said, text = {"error": f"{type(e).__name__}: {e}"[:2000]}, ""
+    except Exception as e:  # Of any type; it concerns this program only.
+      figures, text = {"error": f"{type(e).__name__}: {e}"[:2000]}, ""
     path.with_suffix(".txt").write_text(text)
-    path.with_suffix(".json").write_text(json.dumps(said))
+    path.with_suffix(".json").write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

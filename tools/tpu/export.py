@@ -2,8 +2,8 @@
 
   python -m tools.tpu.export '{"gin_files": ["gin/runs/..."]}' step.hlo
 
-It says how many images a core has.
-No image is read and no weight drawn: a compiler needs shapes alone.
+It prints the number of images that a core has. No image is read and no weight
+initialized: a compiler needs only shapes.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ class Program(NamedTuple):
     gin_files: Of the run.
     bindings: Read after them.
     num_cores: Among how many cores the run's batch is shared.
-    role: `g` or `d`, of a run that plays them on cores of their own; `None`
-      for the step in which a core plays both, one after the other.
+    role: `g` or `d`, of a run with a role split; `None` for the step in which a
+      core trains both, one after the other.
   """
 
   gin_files: Sequence[str]
@@ -35,13 +35,13 @@ class Program(NamedTuple):
 
 
 class Exported(NamedTuple):
-  """XLA's serialized program of one core, and how many images that has."""
+  """XLA's serialized program of one core, and the images of that core."""
 
   hlo: bytes
   num_images: int
 
 
-_TOGETHER = (
+_DATA_PARALLEL = (
   "from paragan_tf.game import schedule",
   "from paragan_tf.sync import exchange",
   "Experiment.schedule = @schedule.Sequential",
@@ -54,31 +54,35 @@ def export(program: Program) -> Exported:
   experiment = cli.import_experiment()
   import tensorflow as tf
 
-  together = () if program.role else _TOGETHER
+  data_parallel = () if program.role else _DATA_PARALLEL
   experiment.gin.clear_config()
   cli.import_quietly("paragan_tf.config").load(
-    program.gin_files, [*together, *program.bindings]
+    program.gin_files, [*data_parallel, *program.bindings]
   )
   size = experiment.gin.query_parameter("Experiment.batch_size")
   _check_cores(size, program.num_cores)
   num = program.num_cores if program.role else 1
-  spec = _image_spec(experiment)
-  with _no_weights(), _alone(num, "gd".index(program.role or "g")):
+  spec = _find_image_spec(experiment)
+  with (
+    _use_zero_weights(),
+    _use_one_replica(num, "gd".index(program.role or "g")),
+  ):
     built = experiment.Experiment(
       tf.distribute.get_strategy(),
       batch_size=size if program.role else size // program.num_cores,
       input_fn=lambda: types.SimpleNamespace(spec=spec),
     )
-    if program.role and built.step.role_split is None:
+    if program.role and built.step.schedule.roles is None:
       raise ValueError(
-        "`--roles` needs a run that has G and D on cores of their own, and "
-        f"`{type(built.step.schedule).__name__}` has not: leave it out, or add "
+        "`--roles` needs a run with a role split, G and D on cores of their "
+        f"own, and `{type(built.step.schedule).__name__}` has none: leave it "
+        "out, or add "
         "`--gin_file=gin/sync/paragan.gin`."
       )
-    return _serialized(built, spec, num)
+    return _serialize(built, spec, num)
 
 
-def _serialized(built, spec, num: int) -> Exported:
+def _serialize(built, spec, num: int) -> Exported:
   import tensorflow as tf
 
   size = built.images_per_step // built.step.schedule.num_shards(num)
@@ -102,8 +106,8 @@ def _check_cores(size: int, num_cores: int) -> None:
     )
 
 
-def _image_spec(experiment):
-  """Returns the images of a run; a set of tfds need not be there for that."""
+def _find_image_spec(experiment):
+  """Returns the image spec of a run; a tfds set need not be downloaded."""
   gin = experiment.gin
   found = gin.get_bindings(experiment.InputFn, resolve_references=False)
   source = found.get("source")
@@ -123,8 +127,8 @@ def _image_spec(experiment):
 
 
 @contextlib.contextmanager
-def _no_weights() -> Iterator[None]:
-  """Lets weights start at zero, which takes no time."""
+def _use_zero_weights() -> Iterator[None]:
+  """Initializes weights with zeros, which takes no time."""
   import tensorflow as tf
 
   from paragan_tf.nets import layers
@@ -139,11 +143,11 @@ def _no_weights() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _alone(num: int, replica: int) -> Iterator[None]:
-  """Traces one replica of several, which hears nothing of the others.
+def _use_one_replica(num: int, replica: int) -> Iterator[None]:
+  """Traces one replica of several, without messages from the others.
 
-  What they would send is taken to be what this one has: it has the same shape,
-  and a compiler for one core is not asked what a network costs.
+  Collectives return what this replica gives them: that has the same shape, and
+  figures of one core do not include the network.
   """
   if num == 1:
     yield
@@ -165,9 +169,9 @@ def _alone(num: int, replica: int) -> Iterator[None]:
 
 
 def main() -> None:
-  """Exports what the first argument says into the file of the second."""
+  """Exports the program of the first argument to the file of the second."""
   program = Program(**json.loads(sys.argv[1]))
-  exported = cli.checked(lambda: export(program))
+  exported = cli.exit_on_error(lambda: export(program))
   pathlib.Path(sys.argv[2]).write_bytes(exported.hlo)
   print(exported.num_images)
 

@@ -43,18 +43,18 @@ _MANY = 2**20  # Images: more than any core has.
 
 
 class Row(NamedTuple):
-  """What the compiler says of one program.
+  """The compiler's figures of one program.
 
   Attributes:
     seconds: The compiler's estimate of the whole, by multiply-adds and bytes;
-      `optimal_seconds` without what that takes off for 64-bit counts.
+      `optimal_seconds` without what that subtracts for 64-bit counts.
     seconds_by_cycles: The sum of its estimates of all operations.
-    hbm_bytes: Arguments, results and what lies between.
-    mxu: The share of the peak that the multiply-adds come to, by the cycles.
-    images: That a core has.
-    images_fitting: That its memory would have room for.
+    hbm_bytes: Arguments, results and temporary buffers.
+    mxu: The share of the MXU's peak that the multiply-adds reach, by cycles.
+    images: Of a core.
+    images_fitting: That would fit into the memory of a core.
     error: Why there are no figures.
-    optimal_seconds: As the compiler says them.
+    optimal_seconds: As the compiler reports them.
   """
 
   name: str
@@ -71,15 +71,15 @@ class Row(NamedTuple):
   optimal_seconds: float = 0.0
 
 
-def _profiles() -> Dict[str, Any]:
+def _get_profiles() -> Dict[str, Any]:
   return cli.import_quietly("paragan_tf.hardware").PROFILES
 
 
-def chip(topology: str) -> str:
-  """Returns the profile of a topology, `v3:2x2` say."""
+def find_chip(topology: str) -> str:
+  """Returns the name of the profile of a topology, as of `v3:2x2`."""
   name = f"tpu_{topology.split(':')[0]}"
-  known = [p[4:] for p in _profiles() if p.startswith("tpu_")]
-  if ":" not in topology or name not in _profiles():
+  known = [p[4:] for p in _get_profiles() if p.startswith("tpu_")]
+  if ":" not in topology or name not in _get_profiles():
     raise ValueError(
       f"`--topology` must be one of {', '.join(known)}, a colon and a shape as "
       f"2x2, got '{topology}'."
@@ -87,25 +87,25 @@ def chip(topology: str) -> str:
   return name
 
 
-def variants(
+def make_variants(
   chip_name: str, ablation: bool, only: Sequence[str] = ()
 ) -> Dict[str, List[str]]:
-  """Returns the bindings of each way to lay the step out, or of some."""
+  """Returns the bindings of all variants of the layout, or of some."""
 
-  def bindings(parts: Dict[str, str], precision: str) -> List[str]:
+  def make_bindings(parts: Dict[str, str], precision: str) -> List[str]:
     lines = [f"hardware.Layout.{key} = {value}" for key, value in parts.items()]
     return [*lines, f"player.precision = '{precision}'"]
 
   hardware = {"hardware": f"'{chip_name}'"}
   found = {
-    "off": bindings(_OFF, "float32"),
-    "layout": bindings(hardware, "float32"),
-    "bfloat16": bindings(hardware, "bfloat16"),
+    "off": make_bindings(_OFF, "float32"),
+    "layout": make_bindings(hardware, "float32"),
+    "bfloat16": make_bindings(hardware, "bfloat16"),
   }
   if ablation:
     for key, value in _PARTS.items():
-      found[f"only_{key}"] = bindings({**_OFF, key: value}, "float32")
-    found["only_bfloat16"] = bindings(_OFF, "bfloat16")
+      found[f"only_{key}"] = make_bindings({**_OFF, key: value}, "float32")
+    found["only_bfloat16"] = make_bindings(_OFF, "bfloat16")
   for name in only:
     if name not in found:
       raise ValueError(
@@ -115,48 +115,50 @@ def variants(
   return {name: found[name] for name in only or found}
 
 
-def row(name: str, path: pathlib.Path, num_images: int, chip_name: str) -> Row:
-  """Reads what the compiler wrote."""
-  said = json.loads(path.with_suffix(".json").read_text())
-  if "error" in said:
-    return Row(name, error=said["error"])
+def read_row(
+  name: str, path: pathlib.Path, num_images: int, chip_name: str
+) -> Row:
+  """Reads the compiler's output."""
+  stats = json.loads(path.with_suffix(".json").read_text())
+  if "error" in stats:
+    return Row(name, error=stats["error"])
   text = path.with_suffix(".txt").read_text()
-  profile = _profiles()[chip_name]
-  by_cycles = programs.cycles(text) / profile.hertz
-  total = said["argument_bytes"] + said["output_bytes"] + said["temp_bytes"]
+  profile = _get_profiles()[chip_name]
+  by_cycles = programs.count_cycles(text) / profile.hertz
+  total = stats["argument_bytes"] + stats["output_bytes"] + stats["temp_bytes"]
   return Row(
     name,
-    said["flops"],
-    said["bytes"],
-    said["optimal_seconds"] + programs.num_halves(text),
+    stats["flops"],
+    stats["bytes"],
+    stats["optimal_seconds"] + programs.count_x64_calls(text),
     by_cycles,
-    total + said["code_bytes"] - said["alias_bytes"],
-    said["flops"] / by_cycles / profile.flops,
+    total + stats["code_bytes"] - stats["alias_bytes"],
+    stats["flops"] / by_cycles / profile.flops,
     num_images,
-    _fitting(said, num_images, profile),
-    programs.wastes(text),
-    optimal_seconds=said["optimal_seconds"],
+    _count_fitting(stats, num_images, profile),
+    programs.find_waste(text),
+    optimal_seconds=stats["optimal_seconds"],
   )
 
 
-def _fitting(said: Dict[str, Any], num_images: int, profile) -> int:
-  """Returns how many images fit, if all that is no argument grows with them."""
-  layout = cli.import_quietly("paragan_tf.data.layout")
-  each = said["temp_bytes"] / num_images
-  fixed = said["argument_bytes"] + said["code_bytes"]
-  return layout.core_batch(profile, _MANY, fixed, each)
+def _count_fitting(stats: Dict[str, Any], num_images: int, profile) -> int:
+  """Returns how many images fit, if temporary buffers grow with them."""
+  batch_shape = cli.import_quietly("paragan_tf.data.batch_shape")
+  each = stats["temp_bytes"] / num_images
+  fixed = stats["argument_bytes"] + stats["code_bytes"]
+  return batch_shape.batch_per_core(profile, _MANY, fixed, each)
 
 
 class Report:
-  """All rows, and what the layout gains."""
+  """All rows, and the gains of the layout."""
 
   def __init__(self, topology: str, chip_name: str, rows: Sequence[Row]):
     self.topology = topology
-    self.limit = _profiles()[chip_name].memory
+    self.limit = _get_profiles()[chip_name].memory
     self.rows = {r.name: r for r in rows}
 
   def json(self) -> Dict[str, Any]:
-    """Returns the figures; `None` where one cannot be, and the `reason`."""
+    """Returns the figures; `None` for a missing one, and the `reason`."""
     figures: Dict[str, Any] = {
       "topology": self.topology,
       "hbm_limit_bytes": self.limit,
@@ -166,8 +168,8 @@ class Report:
         for r in self.rows.values()
       },
     }
-    figures.update(self._gains())
-    missing = self._missing()
+    figures.update(self._compute_gains())
+    missing = self._explain_missing()
     figures["reason"] = missing and f"Figures are missing: {missing}"
     return figures
 
@@ -175,16 +177,18 @@ class Report:
     """Returns why there is no figure at all, or `None` if there are some."""
     if not all(r.error for r in self.rows.values()):
       return None
-    return f"The TPU compiler took none of the programs: {self._missing()}"
+    return (
+      f"The TPU compiler took none of the programs: {self._explain_missing()}"
+    )
 
-  def _gains(self) -> Dict[str, Optional[float]]:
-    """Returns what is gained; of roles, the slowest and the largest count."""
-    off, layout, half = (self._roles(name) for name in _COMPARED)
+  def _compute_gains(self) -> Dict[str, Optional[float]]:
+    """Returns the gains; of a role split, those of the slowest and largest."""
+    off, layout, half = (self._find_roles(name) for name in _COMPARED)
 
     def ratio(ours: Sequence[Row], theirs: Sequence[Row], figure: str):
       if not (ours and theirs):
         return None
-      return _most(ours, figure) / _most(theirs, figure)
+      return _find_max(ours, figure) / _find_max(theirs, figure)
 
     return {
       "gain_time": ratio(off, half, "seconds"),
@@ -192,24 +196,24 @@ class Report:
       "gain_cycles": ratio(off, half, "seconds_by_cycles"),
       "gain_cycles_layout_only": ratio(off, layout, "seconds_by_cycles"),
       "hbm_ratio": ratio(half, off, "hbm_bytes"),
-      "hbm_bytes": _most(half, "hbm_bytes") if half else None,
-      "hbm_bytes_off": _most(off, "hbm_bytes") if off else None,
+      "hbm_bytes": _find_max(half, "hbm_bytes") if half else None,
+      "hbm_bytes_off": _find_max(off, "hbm_bytes") if off else None,
     }
 
-  def _names(self, variant: str) -> List[str]:
+  def _list_names(self, variant: str) -> List[str]:
     roles = dict.fromkeys(name.split("_", 1)[0] for name in self.rows)
     return [f"{role}_{variant}" for role in roles]
 
-  def _roles(self, variant: str) -> List[Row]:
+  def _find_roles(self, variant: str) -> List[Row]:
     """Returns a row for each role, or none where one of them has no figures."""
-    found = [self.rows.get(name) for name in self._names(variant)]
+    found = [self.rows.get(name) for name in self._list_names(variant)]
     rows = [r for r in found if r is not None and not r.error]
     return rows if len(rows) == len(found) else []
 
-  def _missing(self) -> Optional[str]:
+  def _explain_missing(self) -> Optional[str]:
     """Returns which programs that are compared have no figures, and why."""
     reasons = []
-    for name in (n for v in _COMPARED for n in self._names(v)):
+    for name in (n for v in _COMPARED for n in self._list_names(v)):
       if name not in self.rows:
         reasons.append(f"`{name}` was not asked for, leave `--only` out")
       elif self.rows[name].error:
@@ -241,13 +245,13 @@ class Report:
     return lines
 
   def text(self) -> str:
-    """Returns all of it, to read."""
+    """Returns the report as text."""
     lines = [f"TPU {self.topology}, {self.limit / 1024**3:.0f} GB a core"]
     for cells in self.table():
       lines.append(f"{cells[0]:34}" + "".join(f"{c:>13}" for c in cells[1:]))
-    for name, gain in self._gains().items():
-      lines.append(f"{name:34}{_shown(gain, 2):>13}")
-    lines += [_proposal(r) for r in self.rows.values() if not r.error]
+    for name, gain in self._compute_gains().items():
+      lines.append(f"{name:34}{_format_number(gain, 2):>13}")
+    lines += [_format_proposal(r) for r in self.rows.values() if not r.error]
     for r in self.rows.values():
       lines.append(f"Tiles left empty, {r.name}:" if r.wastes else "")
       lines += [
@@ -258,7 +262,7 @@ class Report:
     return "\n".join([*lines, _NOTE])
 
   def html(self) -> str:
-    """Returns a page of its own."""
+    """Returns the report as an HTML page."""
     wastes = [["program", "tensor", "tensors", "empty MB", "empty", "from"]]
     for r in self.rows.values():
       wastes += [
@@ -273,8 +277,12 @@ class Report:
         for w in r.wastes
       ]
     gains = [["figure", "value"]]
-    gains += [[k, _shown(v, 3)] for k, v in self._gains().items()]
-    tables = "".join(_table(rows) for rows in (self.table(), gains, wastes))
+    gains += [
+      [k, _format_number(v, 3)] for k, v in self._compute_gains().items()
+    ]
+    tables = "".join(
+      _make_html_table(rows) for rows in (self.table(), gains, wastes)
+    )
     return (
       "<!doctype html><meta charset=utf-8><title>TPU report</title><style>"
       "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;"
@@ -284,8 +292,8 @@ class Report:
     )
 
 
-def _proposal(r: Row) -> str:
-  """Says what the memory of a core would have room for."""
+def _format_proposal(r: Row) -> str:
+  """Returns a sentence about the batch that would fit into a core."""
   if r.images_fitting <= r.images:
     return (
       f"Batch, {r.name}: a core has {r.images} images, and no room for more."
@@ -298,15 +306,15 @@ def _proposal(r: Row) -> str:
   )
 
 
-def _most(rows: Sequence[Row], figure: str) -> float:
+def _find_max(rows: Sequence[Row], figure: str) -> float:
   return max(getattr(r, figure) for r in rows)
 
 
-def _shown(value: Optional[float], digits: int) -> str:
+def _format_number(value: Optional[float], digits: int) -> str:
   return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def _make_html_table(rows: Sequence[Sequence[str]]) -> str:
   lines = []
   for i, cells in enumerate(rows):
     tag = "th" if i == 0 else "td"

@@ -1,10 +1,10 @@
-"""What a compiled program says of itself: its operations, cycles and tiles.
+"""Parses compiled programs: their operations, cycles and tiles.
 
     %fusion.3 = f32[16,8,8,96]{3,0,2,1:T(8,128)} fusion(%a, %b), ...,
       backend_config={.. "estimated_cycles":"2585" ..}
 
-Axes in braces go from the one in the lanes to the one that changes last; `T` is
-the tile that the last two are padded to.
+Axes in braces are ordered from the minor-most, in the lanes, to the major-most;
+`T` is the tile that the last two are padded to.
 """
 
 import math
@@ -18,7 +18,7 @@ _ARRAY = re.compile(
 )
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _NAME = re.compile(r'op_name="([^"]*)"')
-# They have no memory of their own.
+# Operations without memory of their own.
 _VIEWS = {"parameter", "bitcast", "get-tuple-element", "tuple", "constant"}
 
 
@@ -26,9 +26,9 @@ class Operation(NamedTuple):
   """One line of the program.
 
   Attributes:
-    shape: Of what it gives, with tiles, as it is written.
+    shape: Of the result, with tiles, as text.
     kind: Of instruction.
-    cycles: What the compiler thinks it takes, 0 if it does not say.
+    cycles: The compiler's estimate, 0 if there is none.
     name: Of the TensorFlow operation that it comes from.
     text: The line.
   """
@@ -50,8 +50,8 @@ class Waste(NamedTuple):
   name: str
 
 
-def operations(text: str) -> Iterator[Operation]:
-  """Yields those of the main computation; what is fused counts as one."""
+def parse_operations(text: str) -> Iterator[Operation]:
+  """Yields the operations of the main computation; a fusion is one."""
   for line in text[text.index("\nENTRY") :].splitlines():
     found = _LINE.match(line)
     if found:
@@ -65,20 +65,20 @@ def operations(text: str) -> Iterator[Operation]:
       )
 
 
-def cycles(text: str) -> int:
+def count_cycles(text: str) -> int:
   """Returns the compiler's estimate of the whole program."""
-  return sum(operation.cycles for operation in operations(text))
+  return sum(operation.cycles for operation in parse_operations(text))
 
 
-def num_halves(text: str) -> int:
-  """Returns how often a count of 64 bits is cut in two or put together.
+def count_x64_calls(text: str) -> int:
+  """Returns how often a 64-bit count is split into halves or joined.
 
   Each counts as minus one second in the compiler's `optimal_seconds`.
   """
   return len(re.findall(r'custom_call_target="X64\w+"', text))
 
 
-def array_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
+def count_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
   """Returns the bytes of an array's numbers, and of its tiles."""
   dtype, dims, order, tile = array
   sizes = [int(size) for size in dims.split(",") if size]
@@ -93,15 +93,15 @@ def array_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
   return full, each * padded
 
 
-def wastes(text: str, count: int = 10) -> List[Waste]:
+def find_waste(text: str, count: int = 10) -> List[Waste]:
   """Returns the shapes that leave most of their tiles empty, in bytes."""
   found: Dict[str, Waste] = {}
-  for operation in operations(text):
+  for operation in parse_operations(text):
     if operation.kind in _VIEWS:
       continue
     for match in _ARRAY.finditer(operation.shape):
       array = (match[1], match[2], match[3] or "", match[4] or "")
-      full, padded = array_bytes(array)
+      full, padded = count_bytes(array)
       key = f"{match[1]}[{match[2]}]"
       old = found.get(key, Waste(key, 0, 0, 0.0, operation.name))
       found[key] = old._replace(

@@ -1,0 +1,93 @@
+"""The figures of the suite `input`, and their table."""
+
+from typing import Dict, List, Mapping
+
+import numpy as np
+
+from tools.suites import machine_load
+from tools.suites.input.sides import Trace
+from tools.suites.input.storage import PROFILES
+from tools.suites.interleave import add_spread, format_spread
+
+SIDES = ("ours", "prefetch_2", "autotune")
+
+# By latency profile and side, one trace a seed.
+Traces = Dict[str, Dict[str, List[Trace]]]
+
+
+def gather(traces: Traces, rates: Mapping[str, np.ndarray]) -> Dict[str, float]:
+  """Returns the figures by name.
+
+  Args:
+    traces: What devices have seen.
+    rates: Decoded images a second in each round, of "ours" and "bare".
+  """
+  figures: Dict[str, float] = {}
+  for profile, sides in traces.items():
+    _add_profile(figures, profile, sides)
+  add_spread(figures, "decode_vs_bare", rates["ours"] / rates["bare"])
+  add_spread(figures, "decode_images_per_second", rates["ours"])
+  figures["num_seeds"] = len(traces["calm"]["ours"])
+  return figures
+
+
+def _add_profile(
+  figures: Dict[str, float], profile: str, sides: Mapping[str, List[Trace]]
+) -> None:
+  speeds, sizes, peaks = {}, {}, {}
+  for name, traces in sides.items():
+    speeds[name] = np.array([trace.images_per_second for trace in traces])
+    sizes[name] = np.array([trace.num_bytes.mean() for trace in traces])
+    peaks[name] = np.array([trace.num_bytes.max() for trace in traces])
+    prefix = f"{profile}_{name}"
+    figures[f"{prefix}_images_per_second"] = float(speeds[name].mean())
+    idle = [trace.waits.sum() / trace.times[-1] for trace in traces]
+    figures[f"{prefix}_idle"] = float(np.mean(idle))
+    figures[f"{prefix}_bytes"] = float(sizes[name].mean())
+    figures[f"{prefix}_peak_bytes"] = float(peaks[name].max())
+  for name, values in (
+    ("vs_autotune", speeds),
+    ("bytes_vs_autotune", sizes),
+    ("peak_bytes_vs_autotune", peaks),
+  ):
+    ratio = values["ours"] / values["autotune"]
+    add_spread(figures, f"{profile}_{name}", ratio)
+  best = np.max([speeds[name] for name in SIDES], 0)
+  add_spread(figures, f"{profile}_vs_best", speeds["ours"] / best)
+
+
+def format_table(figures: Dict[str, float]) -> str:
+  """Returns the figures as text."""
+  lines = [
+    f"{'':14}{'':14}{'images/s':12}{'device idle':14}{'MB held':12}at most"
+  ]
+  for profile in PROFILES:
+    for name in SIDES:
+      key = f"{profile}_{name}"
+      lines.append(
+        f"{profile if name == SIDES[0] else '':14}{name:14}"
+        f"{figures[f'{key}_images_per_second']:<12.0f}"
+        f"{figures[f'{key}_idle']:<14.1%}"
+        f"{figures[f'{key}_bytes'] / 1e6:<12.2f}"
+        f"{figures[f'{key}_peak_bytes'] / 1e6:.2f}"
+      )
+  return "\n".join([*lines, "", *_format_ratios(figures)])
+
+
+def _format_ratios(figures: Dict[str, float]) -> List[str]:
+  lines = []
+  for profile in ("bursts", "heavy_tail"):
+    speed = format_spread(figures, f"{profile}_vs_autotune", ".2f")
+    size = format_spread(figures, f"{profile}_bytes_vs_autotune", ".2f")
+    lines.append(
+      f"{profile:14}{speed} of AUTOTUNE's images/s, {size} of its bytes"
+    )
+  best = format_spread(figures, "calm_vs_best", ".2f")
+  bare = format_spread(figures, "decode_vs_bare", ".2f")
+  return [
+    *lines,
+    f"{'calm':14}{best} of the best",
+    f"{'decode':14}{bare} of a bare loop, "
+    f"{figures['decode_images_per_second']:.0f} images/s on one core",
+    f"seeds {figures['num_seeds']}; {machine_load.describe(figures)}",
+  ]

@@ -1,0 +1,69 @@
+"""Fair comparison on a machine whose speed varies: all run in every round.
+
+    results = interleave({"a": run_a, "b": run_b}, deadline)
+    ratio = compute_quartiles(results["b"] / results["a"])  # within each round
+
+The order alternates (a b, b a, a b, ...), so that a drift favors none.
+"""
+
+import sys
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple
+
+import numpy as np
+
+
+class Quartiles(NamedTuple):
+  """The median of measurements, and their lower and upper quartile."""
+
+  low: float
+  median: float
+  high: float
+
+
+def compute_quartiles(values: np.ndarray) -> Quartiles:
+  """Returns the quartiles of `values`."""
+  return Quartiles(*(float(np.percentile(values, q)) for q in (25, 50, 75)))
+
+
+def add_spread(figures: Dict[str, float], name: str, values: np.ndarray):
+  """Adds the median of `values` as `name`, the quartiles as `_low`, `_high`."""
+  low, figures[name], high = compute_quartiles(values)
+  figures[f"{name}_low"], figures[f"{name}_high"] = low, high
+
+
+def format_spread(figures: Mapping[str, float], name: str, form: str) -> str:
+  """Returns what `add_spread` added, as `median (low - high)`."""
+  ends = (format(figures[f"{name}_{end}"], form) for end in ("low", "high"))
+  return f"{format(figures[name], form)} ({' - '.join(ends)})"
+
+
+def interleave(
+  tasks: Mapping[str, Callable[[], Any]], deadline: float, min_rounds: int = 3
+) -> Dict[str, np.ndarray]:
+  """Runs all `tasks` in every round; returns their results, a row a round.
+
+  Args:
+    tasks: What to measure, in the order of the first round; each returns a
+      number or a tuple of numbers.
+    deadline: When the last round should be over, by `time.monotonic`.
+    min_rounds: How many rounds to run, even if that exceeds the deadline.
+  """
+  results: Dict[str, List[Any]] = {name: [] for name in tasks}
+  order = list(tasks)
+  num_rounds, longest = 0, 0.0
+  while num_rounds < min_rounds or time.monotonic() + longest < deadline:
+    started = time.monotonic()
+    for name in order:
+      results[name].append(tasks[name]())
+    order.reverse()
+    longest = max(longest, time.monotonic() - started)
+    num_rounds += 1
+    left = max(0.0, deadline - time.monotonic())
+    log_progress(f"Round {num_rounds}, {left:.0f} s left.")
+  return {name: np.array(values) for name, values in results.items()}
+
+
+def log_progress(line: str) -> None:
+  """Prints a line about the progress of the benchmark."""
+  print(line, file=sys.stderr, flush=True)

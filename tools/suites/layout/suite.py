@@ -1,0 +1,100 @@
+"""What the layout pass gains on this machine's CPU.
+
+    plain    no layout pass, the nets as their papers write them
+    cpu      the layout of the CPU's hardware profile
+    ...      the same, with one part changed
+
+BigGAN at 32 px; each side has a process of its own, and all run interleaved.
+With `--quality`: the default run in float32 and in bfloat16, see
+`bfloat16_quality`.
+"""
+
+import functools
+import time
+from typing import Dict, Sequence
+
+import numpy as np
+
+from tools.suites import machine_load
+from tools.suites.interleave import (
+  add_spread,
+  format_spread,
+  interleave,
+  log_progress,
+)
+from tools.suites.layout import bfloat16_quality
+from tools.suites.machine_load import MachineLoad
+from tools.suites.ours import Ours
+from tools.suites.suite import Options, Result
+from tools.suites.workers import Worker, call_all, close_all
+
+_NET = "gin/nets/biggan.gin"
+_SMALL = (
+  "Experiment.batch_size = 16",
+  "biggan.Generator.width = 32",
+  "biggan.Discriminator.width = 32",
+)
+# Name: gin bindings.
+SIDES: Dict[str, Sequence[str]] = {
+  "cpu": (),
+  "resizes_apart": ("hardware.Layout.resizes = 'apart'",),
+  "image_ends_plain": ("hardware.Layout.rgb_convs = 'plain'",),
+  "two_passes": ("hardware.Layout.one_pass = False",),
+  "weights_as_they_are": ("hardware.Layout.weights_as_matrices = False",),
+  "joined_projections": ("hardware.Layout.join_projections = True",),
+  "joined_power_iterations": ("hardware.Layout.join_power_iterations = True",),
+}
+_QUICK_SECONDS, _FULL_SECONDS = 75, 300
+_NUM_STEPS = 2
+
+
+def run(options: Options) -> Result:
+  """Returns a table and the figures by name."""
+  if options.quality:
+    return bfloat16_quality.run(options.quick)
+  machine = MachineLoad()
+  log_progress(
+    f"Starting {len(SIDES) + 1} processes; the load is {machine.load:.1f}."
+  )
+  workers = _start_workers()
+  with close_all(workers.values()):
+    call_all(workers.values(), "run", 1)
+    tasks = {
+      name: functools.partial(worker.call, "run", _NUM_STEPS)
+      for name, worker in workers.items()
+    }
+    seconds = _QUICK_SECONDS if options.quick else _FULL_SECONDS
+    results = interleave(tasks, time.monotonic() + seconds)
+  figures = gather(results)
+  figures.update(machine.figures())
+  return Result(format_table(figures), figures)
+
+
+def _start_workers() -> Dict[str, Worker]:
+  plain = functools.partial(Ours, _SMALL, (_NET, "gin/layout/off.gin"))
+  workers = {"plain": Worker("plain", plain)}
+  for name, bindings in SIDES.items():
+    make = functools.partial(Ours, (*_SMALL, *bindings), (_NET,))
+    workers[name] = Worker(name, make)
+  return workers
+
+
+def gather(results: Dict[str, np.ndarray]) -> Dict[str, float]:
+  """Returns the figures by name: ratios of speeds within a round."""
+  figures: Dict[str, float] = {}
+  add_spread(figures, "cpu_vs_plain", results["plain"] / results["cpu"])
+  for name in list(SIDES)[1:]:
+    add_spread(figures, f"{name}_vs_cpu", results["cpu"] / results[name])
+  figures["num_rounds"] = len(results["cpu"])
+  return figures
+
+
+def format_table(figures: Dict[str, float]) -> str:
+  """Returns the figures as text: medians and quartiles."""
+  lines = ["BigGAN, 32 px, batch 16, width 32; images a second"]
+  names = ["cpu_vs_plain", *(f"{name}_vs_cpu" for name in list(SIDES)[1:])]
+  lines += [f"{name:32}{format_spread(figures, name, '.2f')}" for name in names]
+  lines.append(
+    f"rounds {figures['num_rounds']}; {machine_load.describe(figures)}"
+  )
+  return "\n".join(lines)
