@@ -190,7 +190,9 @@ class Side:
   def _decode(self, encoded, label, position):
     """Returns an image as floats, and its label."""
     seed = self._input_fn.seed
-    image = self._transform.decode(encoded, RESOLUTION, CHANNELS, seed, position)
+    image = self._transform.decode(
+      encoded, RESOLUTION, CHANNELS, seed, position
+    )
     return self._transform.to_floats(image, seed, position), label
 
 
