@@ -1,4 +1,4 @@
-"""What does not fit together, said before a run is made."""
+"""Checks that the parts of an experiment are compatible, before it is built."""
 
 from typing import Mapping, Sequence
 
@@ -10,8 +10,8 @@ from paragan_tf.nets.norms import batch_norms
 from paragan_tf.sync.exchange import Exchange
 from paragan_tf.types import Net
 
-# What both players must pay for D's head to learn classes.
-_PAID = {
+# By D's conditioning: the penalty that both players need to learn classes.
+_CLASS_PENALTIES = {
   "ac": class_losses.AuxiliaryClassifier,
   "2c": class_losses.Contrastive,
 }
@@ -20,7 +20,7 @@ _PAID = {
 def check_batches(
   schedule: Schedule, batch_size: int, num_replicas: int
 ) -> None:
-  """Refuses batches that replicas cannot share alike."""
+  """Raises an error if a batch cannot be split evenly among replicas."""
   num = schedule.num_shards(num_replicas)
   if batch_size < 1 or batch_size % num:
     raise ValueError(
@@ -36,51 +36,51 @@ def check_batches(
 
 
 def check_classes(penalties: Sequence[Penalty], who: str, d: Net) -> None:
-  """Refuses a D whose head says classes that nobody pays for."""
+  """Raises an error if D's head predicts classes and no penalty trains it."""
   conditioning = getattr(getattr(d, "head", None), "conditioning", "none")
-  paid = _PAID.get(conditioning)
-  if paid and not any(isinstance(penalty, paid) for penalty in penalties):
+  needed = _CLASS_PENALTIES.get(conditioning)
+  if needed and not any(isinstance(penalty, needed) for penalty in penalties):
     raise ValueError(
       f"`conditioning` '{conditioning}' of D needs the penalty "
-      f"`{paid.__name__}` of both players, and `{who}` has none: set "
-      f"`{who}/player.penalties = [@class_losses.{paid.__name__}()]`."
+      f"`{needed.__name__}` of both players, and `{who}` has none: set "
+      f"`{who}/player.penalties = [@class_losses.{needed.__name__}()]`."
     )
 
 
 def check_role_split(
   schedule: Schedule, nets: Mapping[str, Net], exchanges: Mapping[str, Exchange]
 ) -> None:
-  """Refuses what cannot play on replicas of its own.
+  """Raises an error if G and D cannot train on separate replicas.
 
-  That are norms that wait for replicas which play the other player, and
-  exchanges by which the two would not see each other.
+  Norms must not communicate: they would wait for replicas that train the other
+  player. Exchanges must update a player on replicas that do not train it, too.
   """
-  alone = not schedule.plays_both(collectives.num_replicas())
+  is_split = not schedule.plays_both(collectives.num_replicas())
   for name, net in nets.items():
-    if alone and any(norm.group_size != 1 for norm in batch_norms(net)):
+    if is_split and any(norm.group_size != 1 for norm in batch_norms(net)):
       raise ValueError(
-        f"Norms of `{name}` ask all replicas for their moments, and with "
-        f"`{type(schedule).__name__}` some of them play the other player: set "
-        "`norms.BatchNorm.group_size = 1`."
+        f"Norms of `{name}` average moments over replicas, and with "
+        f"`{type(schedule).__name__}` some replicas train the other player: "
+        "set `norms.BatchNorm.group_size = 1`."
       )
   for name, exchange in exchanges.items():
     if not (exchange.communicates and exchange.supports_roles):
       raise ValueError(
-        "G and D on replicas of their own must exchange, and "
-        f"`{type(exchange).__name__}` of `{name}` does not, or not between "
-        "them: take `AllReduce` or `Periodic`."
+        "G and D on separate replicas need an exchange that updates both on "
+        f"all replicas, and `{type(exchange).__name__}` of `{name}` does not: "
+        "take `AllReduce` or `Periodic`."
       )
 
 
 def check_one_value(
   schedule: Schedule, exchanges: Mapping[str, Exchange]
 ) -> None:
-  """Refuses what TPUEstimator cannot keep: values of each replica's own."""
+  """Raises an error if variables need a value per replica (TPUEstimator)."""
   if schedule.roles and not schedule.on_cores:
     raise ValueError(
       "TPUEstimator keeps one value of each variable, and "
-      f"`{type(schedule).__name__}` gives replicas a cache of their "
-      "own: take `--engine=strategy`, or `on_cores`."
+      f"`{type(schedule).__name__}` gives each replica its own cache: take "
+      "`--engine=strategy`, or `on_cores`."
     )
   for name, exchange in exchanges.items():
     if not exchange.replicas_agree:

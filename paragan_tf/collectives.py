@@ -1,6 +1,6 @@
-"""All replicas talk together; with `pairs.py`, the only file that talks.
+"""Collectives over all replicas; no other file communicates, except `pairs.py`.
 
-Every function is for replica context, eager or traced. With one replica
+Every function runs in replica context, eager or traced. With one replica
 nothing is sent.
 """
 
@@ -22,21 +22,21 @@ from typing import (
 
 import tensorflow as tf
 
-# What a replica's value counts in a mean over all.
+# Of a replica's value in a mean over all replicas.
 Weight = Union[float, tf.Tensor]
-# Given a collective without its other arguments and this replica's values;
-# returns what the collective does.
+# Gets a collective whose other arguments are bound, and this replica's values;
+# returns the result of the collective.
 Observer = Callable[[Callable, List[tf.Tensor]], List[tf.Tensor]]
 _Collective = TypeVar("_Collective", bound=Callable)
-# Of all threads: a strategy traces each replica in one of its own.
+# Global, not thread-local: a strategy traces each replica in its own thread.
 _observer: Optional[Observer] = None
 
 
 @contextlib.contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-  """Lets `observer` run every `mean` and `receive` that is traced inside.
+  """Lets `observer` run every `mean` and `receive` traced in this context.
 
-  For benchmarks, which add operations before and after the message.
+  For benchmarks, which add operations before and after a message.
   """
   global _observer
   before, _observer = _observer, observer
@@ -47,7 +47,7 @@ def observe(observer: Observer) -> Iterator[None]:
 
 
 def _observable(collective: _Collective) -> _Collective:
-  """Returns `collective`, run by the observer if there is one."""
+  """Decorates a collective so that the observer, if any, runs it."""
 
   @functools.wraps(collective)
   def run(values: Sequence[tf.Tensor], *args: Any, **kwargs: Any):
@@ -61,12 +61,12 @@ def _observable(collective: _Collective) -> _Collective:
 
 
 def num_replicas() -> int:
-  """Returns how many replicas train together."""
+  """Returns the number of replicas that train together."""
   return _num_shards() or tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def replica_id() -> tf.Tensor:
-  """Returns which of them this one is, an int32 scalar."""
+  """Returns the id of this replica, an int32 scalar."""
   if _num_shards():
     return _xla_replica_id()
   context = tf.distribute.get_replica_context()
@@ -74,24 +74,24 @@ def replica_id() -> tf.Tensor:
 
 
 def _xla_replica_id() -> tf.Tensor:
-  from tensorflow.compiler.tf2xla.python import xla  # Nowhere public.
+  from tensorflow.compiler.tf2xla.python import xla  # Not public.
 
   return xla.replica_id()
 
 
 def static_replica_id() -> Optional[int]:
-  """Returns it as a number, where it is known while the step is traced."""
+  """Returns the id as an int; `None` on a TPU, where it is not static."""
   if _num_shards():
     return None
-  number = tf.get_static_value(replica_id())
-  return None if number is None else int(number)
+  value = tf.get_static_value(replica_id())
+  return None if value is None else int(value)
 
 
-def place() -> tf.Tensor:
-  """Returns this replica's number in rows and pairs, an int32 scalar.
+def row_index() -> tf.Tensor:
+  """Returns this replica's index in `all_gather` and in pairs, an int32 scalar.
 
-  That is `replica_id`, but where all replicas have one program, on a TPU: its
-  compiler counts them by itself, and a strategy's numbers need not be the same.
+  It equals `replica_id`, except on a TPU: the compiler numbers replicas itself,
+  and its numbers may differ from the strategy's.
   """
   if static_replica_id() is None:
     return _xla_replica_id()
@@ -99,7 +99,7 @@ def place() -> tf.Tensor:
 
 
 def device_kind() -> str:
-  """Returns what the replicas run on: `tpu`, `gpu` or `cpu`."""
+  """Returns the kind of the replicas' devices: `tpu`, `gpu` or `cpu`."""
   strategy = tf.distribute.get_strategy()
   if _num_shards() or isinstance(strategy, tf.distribute.TPUStrategy):
     return "tpu"
@@ -110,9 +110,9 @@ def device_kind() -> str:
 
 
 def on_core(index: int) -> ContextManager:
-  """Places operations on one of the cores of this replica, if it has several.
+  """Places operations on one core of this replica, if it has several.
 
-  That is a TPU driven by TPUEstimator with `num_cores_per_replica`.
+  That requires TPUEstimator on a TPU, with `num_cores_per_replica`.
   """
   if not _num_shards():
     return contextlib.nullcontext()
@@ -125,35 +125,36 @@ def mean(
 ) -> List[tf.Tensor]:
   """Returns the mean of each tensor over all replicas, the same on each.
 
-  All of them go in one message where the strategy allows it.
+  All tensors are sent in one message if the strategy supports it.
 
   Args:
-    values: What this replica gives.
-    weights: What each of them counts, 1 by default; over all replicas the
-      weights of a value have mean 1.
+    values: This replica's values.
+    weights: This replica's weight for each value, 1 by default; over all
+      replicas, the weights of a value have mean 1.
   """
   values = list(values)
   num = num_replicas()
   if num == 1 or not values:
     return values
-  if weights is not None and _are_known(weights) and _copies_suffice():
+  if weights is not None and _are_static(weights) and _replicas_share_memory():
     context = tf.distribute.get_replica_context()
-    return context.merge_call(_weighted, args=(values, _Known(weights)))
+    args = (values, _StaticWeights(weights))
+    return context.merge_call(_weighted_mean, args=args)
   if weights is not None:
     values = [v * tf.cast(w, v.dtype) for v, w in zip(values, weights)]
   if _num_shards():
     return [tf.compat.v1.tpu.cross_replica_sum(value) / num for value in values]
   context = tf.distribute.get_replica_context()
-  # With one replica in a process, a value that comes from outside has no
-  # device, and is refused for that.
+  # With one replica in a process, a captured value has no device, and
+  # `all_reduce` refuses it.
   values = [tf.identity(value) for value in values]
   return list(context.all_reduce(tf.distribute.ReduceOp.MEAN, values))
 
 
 def check_group_size(size: int) -> None:
-  """Refuses groups of neighbors that would not come out even."""
+  """Raises an error if the replicas cannot be split into groups of `size`."""
   num = num_replicas()
-  # A net may be made where it does not train, on one replica.
+  # A net may be built on one replica that does not train it.
   if num > 1 and num % size:
     raise ValueError(
       f"`group_size` must divide the number of replicas, {num}, got {size}: "
@@ -164,8 +165,8 @@ def check_group_size(size: int) -> None:
 def group_mean(values: Sequence[tf.Tensor], size: int) -> List[tf.Tensor]:
   """Returns the mean of each tensor over this replica's group.
 
-  Groups are `size` neighbors: 0 to `size - 1`, and so on. The gradient flows
-  back to all of the group.
+  A group is `size` consecutive replicas: 0 to `size - 1`, and so on. Gradients
+  flow back to all replicas of the group.
   """
   values = list(values)
   num = num_replicas()
@@ -178,63 +179,64 @@ def group_mean(values: Sequence[tf.Tensor], size: int) -> List[tf.Tensor]:
       tf.compat.v1.tpu.cross_replica_sum(value, groups) / size
       for value in values
     ]
-  # Every group's sum goes to all, in a row of its own: moments are small.
-  here = replica_id() // size
-  mine = tf.one_hot(here, num // size)
-  rows = [tf.tensordot(mine, value, 0) for value in values]
+  # All replicas receive the sums of all groups, a row for each group. That is
+  # cheap, because moments are small.
+  group = replica_id() // size
+  is_group = tf.one_hot(group, num // size)
+  rows = [tf.tensordot(is_group, value, 0) for value in values]
   context = tf.distribute.get_replica_context()
   sums = context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
-  return [tf.gather(row, here) / size for row in sums]
+  return [tf.gather(row, group) / size for row in sums]
 
 
 @_observable
 def receive(
   values: Sequence[tf.Tensor], sources: Sequence[int]
 ) -> List[tf.Tensor]:
-  """Returns the tensors that another replica gave.
+  """Returns the tensors of another replica.
 
   Args:
-    values: What this replica gives.
-    sources: For each replica, the one that it receives from.
+    values: This replica's values.
+    sources: For each replica, the replica that it receives from.
   """
   values = list(values)
   if num_replicas() == 1:
     return values
-  here = static_replica_id()
-  if here is None:  # On a TPU all replicas have one program.
+  replica = static_replica_id()
+  if replica is None:  # On a TPU all replicas run one program.
     pairs = [[source, target] for target, source in enumerate(sources)]
     return [collective_permute(value, pairs) for value in values]
   context = tf.distribute.get_replica_context()
-  count = len(context.strategy.extended.worker_devices)
-  # All processes must choose alike, so all replicas are asked.
-  if all(source // count == r // count for r, source in enumerate(sources)):
-    # A copy from device to device, of what is taken only.
-    given = context.merge_call(_listed, args=(values,))
-    return given[sources[here] % count]
+  num_local = len(context.strategy.extended.worker_devices)
+  # All processes must take the same branch, so it depends on all sources.
+  if all(s // num_local == r // num_local for r, s in enumerate(sources)):
+    # Copies from device to device, and only the values of the source.
+    local_values = context.merge_call(_local_values, args=(values,))
+    return local_values[sources[replica] % num_local]
   gathered = context.all_gather(values, axis=0)
-  rows = [value.shape[0] for value in values]
-  first = sources[here]
-  return [x[first * n : (first + 1) * n] for x, n in zip(gathered, rows)]
+  sizes = [value.shape[0] for value in values]
+  source = sources[replica]
+  return [x[source * n : (source + 1) * n] for x, n in zip(gathered, sizes)]
 
 
 def all_gather(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
-  """Returns the vectors of all replicas, a row for each, in order of `place`.
+  """Returns the vectors of all replicas, one per row, ordered by `row_index`.
 
   Args:
-    value: What this replica gives, of the same size on all.
+    value: This replica's vector, of the same size on all replicas.
     timeout: As in `pairs.pairwise_exchange`.
   """
   num = num_replicas()
   if num == 1:
     return value[tf.newaxis]
-  here = static_replica_id()
-  if here is None:
+  replica = static_replica_id()
+  if replica is None:
     return _all_gather_by_shifts(value, num)
   context = tf.distribute.get_replica_context()
-  local = len(context.strategy.extended.worker_devices)
-  if local < num and not tf.executing_eagerly():
-    # Over a wire, the strategy would gather the shapes first.
-    return group_all_gather(value, range(num), here, timeout)
+  num_local = len(context.strategy.extended.worker_devices)
+  if num_local < num and not tf.executing_eagerly():
+    # Across processes, the strategy would gather the shapes first.
+    return group_all_gather(value, range(num), replica, timeout)
   options = tf.distribute.experimental.CommunicationOptions(
     timeout_seconds=timeout
   )
@@ -242,86 +244,85 @@ def all_gather(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
 
 
 def _all_gather_by_shifts(value: tf.Tensor, num: int) -> tf.Tensor:
-  """Returns the same where all replicas have one program.
+  """Returns the same by collective permutes, for a TPU.
 
-  TensorFlow would sum up rows that are zero but for one, over all replicas:
-  twice as much as is to be said.
+  TensorFlow's own all-gather there is an all-reduce of rows padded with zeros,
+  which sends twice as many bytes.
   """
   shifted = [value]
   for k in range(1, num):
     shifted.append(
       collective_permute(value, [[(i + k) % num, i] for i in range(num)])
     )
-  rows = (tf.range(num) - place()) % num
+  rows = (tf.range(num) - row_index()) % num
   return tf.gather(tf.stack(shifted), rows)
 
 
-# How often each replica has asked the others of a group, while traced: all of
-# the group count alike.
-_num_asked: Dict[Tuple[int, ...], int] = {}
-_tokens: Dict[Tuple[int, ...], tf.Tensor] = {}
-# Far from the group keys that `tf.distribute` counts from 1.
+# How many gathers each replica has traced in each group. All members of a group
+# trace the same gathers, so the numbers identify them.
+_num_gathers: Dict[Tuple[int, ...], int] = {}
+_ordering_tokens: Dict[Tuple[int, ...], tf.Tensor] = {}
+# Far above the group keys of `tf.distribute`, which count from 1.
 _FIRST_KEY = 1 << 24
 
 
 def group_all_gather(
   value: tf.Tensor,
   members: Sequence[int],
-  here: int,
+  replica: int,
   timeout: Optional[float] = None,
 ) -> tf.Tensor:
-  """Returns the vectors of two replicas, or of all, in order of their numbers.
+  """Returns the vectors of two replicas, or of all, ordered by replica id.
 
-  Nobody else hears or waits. Traced.
+  Other replicas neither take part nor wait. Traced.
 
   Args:
-    value: What this replica gives, of the same size for all of them.
-    members: Who talks: two of the replicas, or all.
-    here: Which of them this one is.
+    value: This replica's vector, of the same size on all members.
+    members: Ids of two replicas, or of all.
+    replica: Id of this replica.
     timeout: As in `pairs.pairwise_exchange`.
   """
   num, size = num_replicas(), len(members)
   first, second = (0, 0) if size == num else sorted(members)
-  count = _num_asked[first, second, here] = (
-    _num_asked.get((first, second, here), 0) + 1
+  count = _num_gathers[first, second, replica] = (
+    _num_gathers.get((first, second, replica), 0) + 1
   )
+  # Without tokens, or with one token for all gathers, the part of one replica
+  # would have to end before the part of the other may start. Gathers over all
+  # replicas need no order among themselves, except on devices that require one.
+  index = count if size == num and _on_cpus() else 0
   return tf.raw_ops.CollectiveGatherV2(
     input=value[tf.newaxis],
     group_size=size,
     group_key=_FIRST_KEY + first * num + second,
     instance_key=_FIRST_KEY + count,
-    # With none, or with one for all, one replica's part would have to end
-    # before the other's may start. What all say need not wait for what they
-    # said before, but where the device wants one order.
-    ordering_token=[
-      _token(first, second, here, count if size == num and _on_cpus() else 0)
-    ],
+    ordering_token=[_ordering_token(first, second, replica, index)],
     timeout_seconds=timeout or 0.0,
   )
 
 
-def _token(*key: int) -> tf.Tensor:
-  if key not in _tokens:
+def _ordering_token(*key: int) -> tf.Tensor:
+  if key not in _ordering_tokens:
     with tf.init_scope():
-      _tokens[key] = tf.raw_ops.VarHandleOp(
+      _ordering_tokens[key] = tf.raw_ops.VarHandleOp(
         dtype=tf.float32,
         shape=[],
         shared_name="among_{}_{}_{}_{}".format(*key),
       )
-  return _tokens[key]
+  return _ordering_tokens[key]
 
 
-class _Known:
-  """Weights of one replica, known while the step is traced."""
+class _StaticWeights:
+  """Weights of one replica, as Python numbers."""
 
   def __init__(self, weights: Sequence[Weight]):
-    self.weights = weights  # Not a tuple, which a strategy would take apart.
+    self.weights = weights  # Not a tuple, which `merge_call` would flatten.
 
 
-def _copies_suffice() -> bool:
-  """Returns whether all replicas share one memory and are traced apart.
+def _replicas_share_memory() -> bool:
+  """Returns whether all replicas share memory and are traced separately.
 
-  What one replica alone counts in is then handed on as it is.
+  A value to which only one replica contributes then needs no communication.
   """
   if _num_shards() or static_replica_id() is None:
     return False
@@ -334,14 +335,14 @@ def _on_cpus() -> bool:
   return all("CPU:" in device.upper() for device in devices)
 
 
-def _are_known(weights: Sequence[Weight]) -> bool:
+def _are_static(weights: Sequence[Weight]) -> bool:
   return all(isinstance(weight, (int, float)) for weight in weights)
 
 
-def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:
-  """Returns the means over those who count. Cross-replica context."""
+def _weighted_mean(strategy, values: Sequence, static) -> List[tf.Tensor]:
+  """Returns the weighted means; skips weights of 0. Cross-replica context."""
   local = strategy.experimental_local_results
-  columns = zip(*(replica.weights for replica in local(known)))
+  columns = zip(*(replica.weights for replica in local(static)))
   means = []
   for value, weights in zip(values, columns):
     parts = [
@@ -356,17 +357,18 @@ def _weighted(strategy, values: Sequence, known) -> List[tf.Tensor]:
 def collective_permute(
   value: tf.Tensor, pairs: Sequence[Sequence[int]]
 ) -> tf.Tensor:
-  """Sends along `pairs`; a source that feeds several sends to each in turn.
+  """Sends a tensor from source to target for each of `pairs`.
 
-  Who receives nothing gets zeros.
+  A source with several targets sends to one per round. A replica that is no
+  target gets zeros.
   """
   rounds: List[List[Sequence[int]]] = []
   for pair in pairs:
-    fitting = (r for r in rounds if all(pair[0] != other[0] for other in r))
-    into = next(fitting, None)
-    if into is None:
-      rounds.append(into := [])
-    into.append(pair)
+    free = (r for r in rounds if all(pair[0] != other[0] for other in r))
+    chosen = next(free, None)
+    if chosen is None:
+      rounds.append(chosen := [])
+    chosen.append(pair)
   if not rounds:
     return tf.zeros_like(value)
   parts = [
@@ -376,16 +378,16 @@ def collective_permute(
   return tf.add_n(parts)
 
 
-def _listed(strategy, values: Sequence) -> List[List[tf.Tensor]]:
+def _local_values(strategy, values: Sequence) -> List[List[tf.Tensor]]:
   """Returns the tensors of each local replica. Cross-replica context."""
   parts = [strategy.experimental_local_results(value) for value in values]
   return [list(replica) for replica in zip(*parts)]
 
 
 def _num_shards() -> int:
-  """Returns the replicas of a TPUEstimator on a TPU, or 0 elsewhere.
+  """Returns the number of replicas of a TPUEstimator on a TPU, 0 elsewhere.
 
-  There is no strategy there, and no public way to ask.
+  TPUEstimator has no strategy, and TensorFlow no public function for it.
   """
   if tf.distribute.has_strategy():
     return 0

@@ -1,4 +1,4 @@
-"""What the average of G shows: pictures, and how good its samples are."""
+"""Samples and metrics of the moving average of G."""
 
 import contextlib
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -16,15 +16,15 @@ _SAMPLE_SEED, _METRIC_SEED, _STANDING_SEED = 1, 2, 3
 
 
 class Evaluation:
-  """Draws and measures.
+  """Draws and measures samples.
 
   Args:
-    sampler: Draws from the average of G.
-    input_fn: The real images to hold samples against.
-    extractor: Makes what describes images; without it, nothing is measured.
-    plain_g: Makes a copy of the average of G with plain variables.
-    num_standing: Batches of samples whose batch-norm statistics metrics use, in
-      place of the moving average; 0 for that one.
+    sampler: Draws from the moving average of G.
+    input_fn: The real images that samples are compared with.
+    extractor: Makes the extractor; without it, nothing can be measured.
+    plain_g: Makes a copy of the moving average of G with plain variables.
+    num_standing: Batches of samples to compute standing batch-norm statistics
+      from, for metrics; 0 uses the stored ones.
   """
 
   def __init__(
@@ -47,28 +47,29 @@ class Evaluation:
 
   @property
   def can_measure(self) -> bool:
-    """Whether there is something to measure with."""
+    """Whether there is an extractor."""
     return self._extractor is not None
 
   def grid(self, rows: int = 8) -> np.ndarray:
     """Returns a picture of samples with fixed latent codes, a class a column.
 
-    Unconditional samples stand in eight columns.
+    Unconditional samples have eight columns.
     """
     columns = min(self._num_classes or 8, 10)
     labels = np.tile(np.arange(columns), rows)
     return samples.grid(self._sampler(labels, _SAMPLE_SEED), columns)
 
   def interpolation(self, rows: int = 8, columns: int = 8) -> np.ndarray:
-    """Returns a picture whose rows go from a class to the next one.
+    """Returns a picture whose rows interpolate between a class and the next.
 
-    Each row has one latent code, and from left to right more of the next class.
+    Each row has one latent code; the weight of the next class rises from left
+    to right.
     """
     first = np.arange(rows) % self._num_classes
     classes = np.eye(self._num_classes, dtype=np.float32)
     left, right = classes[first], np.roll(classes, -1, 0)[first]
-    shares = np.linspace(0.0, 1.0, columns)[None, :, None]
-    labels = left[:, None] + shares * (right - left)[:, None]
+    weights = np.linspace(0.0, 1.0, columns)[None, :, None]
+    labels = left[:, None] + weights * (right - left)[:, None]
     z = np.repeat(self._sampler.codes(rows, _SAMPLE_SEED), columns, 0)
     labels = labels.reshape([rows * columns, -1])
     return samples.grid(self._sampler(labels, _SAMPLE_SEED, z=z), columns)
@@ -82,15 +83,14 @@ class Evaluation:
     """Returns the metric values of the moving average of G.
 
     Args:
-      num_samples: How many samples; as many as there are held-out images if
-        `None`.
-      num_reference: How many images of the training set to hold them against;
-        as many as there are at hand if `None`.
+      num_samples: Number of samples; that of the held-out images if `None`.
+      num_reference: Number of images of the training set to compare them with;
+        the default of `InputFn.reference` if `None`.
       progress: Called with the images done and their total.
     """
     counts = (num_samples, num_reference)
     if counts not in self._metric_suites:
-      self._metric_suites[counts] = self._metric_suite(*counts, progress)
+      self._metric_suites[counts] = self._make_metric_suite(*counts, progress)
     sampling = metrics.Sampling(
       ema=True,
       truncation=self._sampler.truncation,
@@ -108,7 +108,7 @@ class Evaluation:
 
   @contextlib.contextmanager
   def _metric_sampler(self) -> Iterator[Sampler]:
-    """Gives what draws for metrics."""
+    """Yields the sampler for metrics, with standing statistics if set."""
     if not self._num_standing:
       yield self._sampler
       return
@@ -133,7 +133,7 @@ class Evaluation:
         self._sampler.truncation,
       )
 
-  def _metric_suite(
+  def _make_metric_suite(
     self, num_samples: Optional[int], num_reference: Optional[int], progress
   ) -> metrics.MetricSuite:
     assert self._extractor is not None

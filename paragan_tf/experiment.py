@@ -13,7 +13,7 @@ from paragan_tf.engine.estimator import (
   EstimatorLoop,
   make_estimator,
   make_input_fn,
-  timed,
+  measure_wait,
 )
 from paragan_tf.engine.placement import CoLocated, Placement
 from paragan_tf.engine.player import Player
@@ -259,7 +259,7 @@ class Experiment:
     """Returns the estimator's inner loop; its data starts at `start_step`."""
     return EstimatorLoop(
       estimator,
-      timed(make_input_fn(self.input_fn, start_step)),
+      measure_wait(make_input_fn(self.input_fn, start_step)),
       self.images_per_step,
       log,
       self.step.log_names,

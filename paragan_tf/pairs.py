@@ -1,7 +1,7 @@
-"""Replicas talk in pairs, which nobody else hears or waits for.
+"""Pairwise communication: only the two replicas of a pair take part or wait.
 
-Every function is for replica context, traced. With `collectives.py`, the only
-file that talks.
+Every function runs in replica context, traced. No other file communicates,
+except `collectives.py`.
 """
 
 from typing import List, Optional, Sequence, Tuple
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from paragan_tf import collectives
 
-# Replicas that talk with each other, none of them in two pairs.
+# Disjoint pairs of replicas, which can communicate at the same time.
 Pairs = Sequence[Tuple[int, int]]
 
 
@@ -19,62 +19,64 @@ def pairwise_exchange(
   groups: Sequence[Pairs],
   timeout: Optional[float] = None,
 ) -> List[tf.Tensor]:
-  """Returns what this replica's partner in each group of pairs gave.
+  """Returns the vector of this replica's partner in each group of pairs.
 
-  A pair talks by itself: what it says reaches nobody else, and nobody else is
-  waited for. Zeros come where a replica has no partner.
+  Each pair communicates by itself: no other replica receives the vectors or
+  waits for them. A replica without a partner gets zeros.
 
   Args:
-    values: What this replica gives, a vector for each group, in every group of
+    values: This replica's vectors, one for each group; those of a group have
       the same size on all replicas.
-    groups: Who talks with whom.
-    timeout: Seconds after which a partner counts as lost. Without, one whose
-      process ends is noticed all the same; with, TensorFlow keeps a thread for
-      each message until the time has passed.
+    groups: Pairs of each group.
+    timeout: Seconds after which a partner counts as lost. Without a timeout,
+      the end of a partner's process is still noticed; with one, TensorFlow
+      keeps a thread for each message until the time has passed.
   """
-  here = collectives.static_replica_id()
-  if here is None:  # On a TPU all replicas have one program.
+  replica = collectives.static_replica_id()
+  if replica is None:  # On a TPU all replicas run one program.
     both = [[*pairs, *((j, i) for i, j in pairs)] for pairs in groups]
     return [
       collectives.collective_permute(v, pairs) for v, pairs in zip(values, both)
     ]
   received = []
   for value, pairs in zip(values, groups):
-    pair = next((pair for pair in pairs if here in pair), None)
+    pair = next((pair for pair in pairs if replica in pair), None)
     if pair is None:
       received.append(tf.zeros_like(value))
     else:
-      rows = collectives.group_all_gather(value, pair, here, timeout)
-      received.append(rows[1 - sorted(pair).index(here)])
+      rows = collectives.group_all_gather(value, pair, replica, timeout)
+      received.append(rows[1 - sorted(pair).index(replica)])
   return received
 
 
 def all_to_all(
   values: Sequence[tf.Tensor], timeout: Optional[float] = None
 ) -> List[tf.Tensor]:
-  """Returns what all replicas gave for this one, each one vector of a size.
+  """Returns the vectors that all replicas have for this one.
 
-  Every two of them talk by themselves.
+  Each pair of replicas communicates by itself. Entry `r` is the vector of the
+  replica whose index and this one's sum to `r`, modulo the number of replicas.
 
   Args:
-    values: What this replica gives to each, itself included.
+    values: Vectors of the same size, one for each replica, itself included.
     timeout: As in `pairwise_exchange`.
   """
   num = collectives.num_replicas()
   if num == 1:
     return list(values)
-  here = collectives.place()
+  here = collectives.row_index()
   rows = tf.stack(values)
-  # In round `r`, who sum up to it talk; all have, after `num` rounds.
+  # Round `r` pairs the replicas whose indices sum to `r`, so that `num` rounds
+  # include every pair once.
   rounds = [
     [(i, (r - i) % num) for i in range(num) if i < (r - i) % num]
     for r in range(num)
   ]
-  others = [tf.gather(rows, (r - here) % num) for r in range(num)]
-  received = pairwise_exchange(others, rounds, timeout)
-  # In one of the rounds a replica would talk with itself.
+  to_partners = [tf.gather(rows, (r - here) % num) for r in range(num)]
+  received = pairwise_exchange(to_partners, rounds, timeout)
+  # In one of the rounds a replica is its own partner.
   received = [
     tf.where((r - here) % num == here, own, other)
-    for r, (own, other) in enumerate(zip(others, received))
+    for r, (own, other) in enumerate(zip(to_partners, received))
   ]
   return received

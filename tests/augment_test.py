@@ -1,4 +1,4 @@
-"""Transforms against NumPy; draws, gradients, and how `p` moves."""
+"""Transforms against NumPy; random draws, gradients, and updates of `p`."""
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +31,7 @@ def call(made, x, seed=1, step=STEP, purpose="real"):
 
 
 def shifted(image, dy, dx):
-  """Rolls, and grays what came around."""
+  """Rolls an image, and sets pixels that wrapped around to gray."""
   image = np.roll(image, (dy, dx), (0, 1))
   h, w = image.shape[:2]
   rows, columns = np.arange(h) - dy, np.arange(w) - dx
@@ -69,13 +69,13 @@ class TransformTest(tf.test.TestCase, parameterized.TestCase):
       ours, [by_hand(*pair) for pair in zip(x, numbers)], atol=1e-6
     )
 
-  def test_shift_is_a_roll_with_gray_for_what_came_around(self):
+  def test_shift_is_a_roll_with_gray_at_the_edges(self):
     x = testing.images(5, ImageSpec(6, 3, 0))[:, :, :5]
     dy, dx = [0, 2, -1, 6, 0], [0, -3, 1, 0, 4]
     ours = augment.shift(x, tf.constant(dy), tf.constant(dx))
     self.assertAllEqual(ours, [shifted(*args) for args in zip(x, dy, dx)])
 
-  def test_scale_reads_between_pixels_around_the_middle(self):
+  def test_scale_interpolates_around_the_center(self):
     row = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
     x = np.tile(row[None, None, :, None], [3, 4, 1, 1])
     # Twice as large reads at .75, 1.25, 1.75 and 2.25, half as large at -1.5,
@@ -138,7 +138,7 @@ NOTHING = (
 
 class AugmentTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*NOTHING)
-  def test_nothing_to_do_is_the_identity_to_the_last_bit(self, make):
+  def test_augment_that_is_off_is_the_exact_identity(self, make):
     for spec in (COLOR, GRAY):
       x = images(spec=spec)
       self.assertAllEqual(call(make(), x), x)
@@ -152,7 +152,7 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(len(np.unique(ours, axis=0)), 3)
 
   @parameterized.named_parameters(*POLICIES)
-  def test_draws_are_of_seed_step_and_purpose(self, make):
+  def test_draws_depend_on_seed_step_and_purpose(self, make):
     x, made = images(), make()
     first = call(made, x)
     self.assertAllEqual(call(made, x), first)
@@ -163,7 +163,7 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     ("diff_augment", augment.DiffAugment),
     ("ada", lambda: ada(0.8, policy=["flip", "brightness"])),
   )
-  def test_replicas_together_do_what_one_does(self, make):
+  def test_replicas_together_equal_one(self, make):
     x = images(4)
     with strategies.scope(testing.strategy()):
       made = make()
@@ -171,7 +171,7 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(np.concatenate(parts), call(made, x), atol=1e-5)
 
   @parameterized.named_parameters(*POLICIES[3:])
-  def test_compiled_it_does_the_same(self, make):
+  def test_xla_computes_the_same(self, make):
     x, made = tf.constant(images()), make()
     compiled = tf.function(
       lambda y: call(made, y), jit_compile=True, autograph=False
@@ -179,7 +179,7 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(compiled(x), call(made, x), atol=1e-5)
 
   @parameterized.named_parameters(*POLICIES, ("gray", lambda: ada(1.0), GRAY))
-  def test_gradients_are_those_of_differences(self, make, spec=COLOR):
+  def test_gradients_equal_finite_differences(self, make, spec=COLOR):
     # All transforms are linear in the image but for a constant: one difference
     # along any direction is exact.
     x, made = tf.constant(images(spec=spec)), make()
@@ -194,7 +194,7 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(np.abs(grad).max(), 0.1)
 
   @parameterized.named_parameters(*((name, name) for name in ADA))
-  def test_p_is_the_share_of_images_that_are_touched(self, what):
+  def test_p_is_the_fraction_of_images_that_change(self, what):
     x = np.repeat(images(1), 2000, 0)
     touched = call(ada(0.3, policy=[what]), x).numpy() != x
     # Half of flips, a quarter of turns and 1 of 9 shifts do nothing.
@@ -202,7 +202,7 @@ class AugmentTest(tf.test.TestCase, parameterized.TestCase):
     share = touched.any((1, 2, 3)).mean()
     self.assertAllClose(share, 0.3 * (1 - idle), atol=0.04)
 
-  def test_one_transform_says_nothing_of_another(self):
+  def test_transforms_are_applied_independently(self):
     x = np.repeat(images(1), 2000, 0)
     made = [ada(0.5, policy=[what]) for what in ("contrast", "brightness")]
     touched = [(call(m, x).numpy() != x).any((1, 2, 3)) for m in made]
@@ -294,7 +294,7 @@ class AdaptTest(tf.test.TestCase):
     made.update(-tf.ones([4]), 1)
     self.assertAllEqual(made.p, 0.0)
 
-  def test_from_none_to_all_takes_as_many_images_as_it_says(self):
+  def test_p_rises_from_0_to_1_in_speed_images(self):
     made = augment.Ada(speed=40)
     for _ in range(9):
       made.update(tf.ones([4]), 1)
@@ -302,7 +302,7 @@ class AdaptTest(tf.test.TestCase):
     made.update(tf.ones([4]), 1)
     self.assertAllClose(made.p, 1.0)
 
-  def test_the_others_learn_nothing(self):
+  def test_other_augments_have_no_state(self):
     for make in (augment.Augment, augment.DiffAugment):
       made = make()
       made.update(tf.ones([4]), 1)
@@ -328,7 +328,7 @@ class AdaptTest(tf.test.TestCase):
     ps = self.run_update([1, 1, 1, -1], [1.0] * 4)
     self.assertAllClose(ps, [0.2] * 4)
 
-  def test_only_the_images_of_those_who_play_count(self):
+  def test_only_replicas_that_train_d_count(self):
     # Two updates of 8 images, of 160.
     ps = self.run_update([1, 1, -1, -1], [2.0, 2.0, 0.0, 0.0], num_playing=2)
     self.assertAllClose(ps, [0.1] * 4)

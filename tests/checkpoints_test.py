@@ -1,4 +1,4 @@
-"""What a checkpoint keeps, and what it says when it cannot be used."""
+"""Checkpoints are restored as saved, and refused if damaged."""
 
 import itertools
 import multiprocessing
@@ -15,7 +15,8 @@ from paragan_tf.outputs import checkpoints
 from paragan_tf.outputs.checkpoints import Writers
 from paragan_tf.types import Entry, VectorSlice
 
-# Forked off one that has read TensorFlow, which is slow, but not started it.
+# Forked from a process that has imported TensorFlow, which is slow, but not
+# started its runtime.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.checkpoints_test"])
 MOMENTS = {
@@ -26,7 +27,7 @@ MOMENTS = {
 
 
 def entries(values, agrees=True):
-  """Makes an entry a name, with a copy for each value."""
+  """Returns an entry for each name, with a copy for each value."""
   return [
     Entry(name, tuple(tf.Variable(v) for v in copies), agrees)
     for name, copies in values.items()
@@ -40,7 +41,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     os.makedirs(self.folder)
     self.kept = checkpoints.Checkpoints(self.folder, keep=2)
 
-  def test_values_come_back_on_every_copy(self):
+  def test_restore_sets_every_copy(self):
     path = self.kept.save(10, entries({"g/w": [[1.5, 2.5]], "step": [10]}))
     fresh = entries({"g/w": [[0.0, 0.0]] * 4, "step": [0] * 4})
     checkpoints.restore(path, fresh)
@@ -53,20 +54,20 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
     self.assertEqual(set(keys), {"g/block/w", "step"})
 
-  def test_copies_that_differ_are_all_kept(self):
+  def test_copies_that_differ_are_all_saved(self):
     path = self.kept.save(1, entries({"w": [1.0, 2.0, 3.0]}, agrees=False))
     fresh = entries({"w": [0.0, 0.0, 0.0]}, agrees=False)
     checkpoints.restore(path, fresh)
     self.assertEqual([float(c) for c in fresh[0].copies], [1.0, 2.0, 3.0])
 
-  def test_another_number_of_differing_copies_is_refused_by_name(self):
+  def test_another_number_of_differing_copies_is_refused(self):
     path = self.kept.save(1, entries({"g/m": [1.0, 2.0]}, agrees=False))
     for count in (1, 4):
       fresh = entries({"g/m": [0.0] * count}, agrees=False)
-      with self.assertRaisesRegex(ValueError, "2 replicas' own `g/m`"):
+      with self.assertRaisesRegex(ValueError, "`g/m` of 2 replicas"):
         checkpoints.restore(path, fresh)
 
-  def test_old_ones_go_and_the_newest_stay(self):
+  def test_oldest_checkpoints_are_removed(self):
     for step in (1, 2, 3):
       self.kept.save(step, entries({"w": [float(step)]}))
     steps = [path.split("-")[-1] for path in self.kept.paths()]
@@ -75,7 +76,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     fresh = checkpoints.Checkpoints(self.folder)
     self.assertEndsWith(fresh.latest(), "model.ckpt-3")
 
-  def test_an_unfinished_save_leaves_the_one_before(self):
+  def test_an_incomplete_save_keeps_the_previous_checkpoint(self):
     good = self.kept.save(1, entries({"w": [1.0]}))
     # What a kill in the middle of the next save leaves: data, but no index.
     with open(
@@ -84,7 +85,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
       pass
     self.assertEqual(checkpoints.Checkpoints(self.folder).latest(), good)
 
-  def test_a_damaged_one_is_named_and_changes_nothing(self):
+  def test_a_damaged_checkpoint_is_named_and_changes_nothing(self):
     values = np.arange(1000, dtype=np.float32)
     path = self.kept.save(7, entries({"w": [values]}))
     data = f"{path}.data-00000-of-00001"
@@ -106,7 +107,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "model.ckpt-7.*damaged"):
       checkpoints.restore(path, entries({"w": [0.0]}))
 
-  def test_removing_a_damaged_one_goes_back_to_the_one_before(self):
+  def test_without_the_damaged_files_the_previous_checkpoint_is_latest(self):
     self.kept.save(1, entries({"w": [1.0]}))
     bad = self.kept.save(2, entries({"w": [2.0]}))
     for name in tf.io.gfile.glob(f"{bad}.*"):
@@ -123,14 +124,14 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
     ("mean", [4.0, 4.0]), ("sum", [12.0, 12.0]), (None, None)
   )
-  def test_more_or_fewer_replicas_merge_as_told(self, merged, expected):
+  def test_other_numbers_of_replicas_are_merged(self, merged, expected):
     three = [*entries({"w": [1.0, 2.0, 9.0]}), *entries({"t": [5, 5, 5]})]
     three = [e._replace(agrees=False) for e in three]
     path = self.kept.save(1, three)
     two = [*entries({"w": [0.0, 0.0]}), *entries({"t": [0, 0]})]
     two = [e._replace(agrees=False, merged=merged) for e in two]
     if expected is None:
-      with self.assertRaisesRegex(ValueError, "3 replicas' own `w`.*start 3"):
+      with self.assertRaisesRegex(ValueError, "`w` of 3 replicas.*start 3"):
         checkpoints.restore(path, two)
       return
     checkpoints.restore(path, two)
@@ -140,7 +141,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     checkpoints.restore(path, again)
     self.assertAllEqual(again[0].copies, [1.0, 2.0, 9.0])
 
-  def test_what_a_checkpoint_may_lack_is_zeros(self):
+  def test_missing_optional_entries_become_zeros(self):
     (w,) = entries({"w": [1.0]})
     path = self.kept.save(1, [w])
     (s,) = entries({"s": [[7.0, 7.0]] * 2}, agrees=False)
@@ -150,7 +151,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
       checkpoints.restore(path, [w, s._replace(merged="sum")])
 
   @parameterized.parameters(2, 3)
-  def test_what_a_run_has_not_is_taken_up_by_another(self, num):
+  def test_an_entry_absorbs_its_slice_of_a_stored_vector(self, num):
     debts = [[0.0, 1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 3.0, 4.0]]
     owed = [[[10.0], [20.0]], [[30.0], [40.0]]]
     stored = entries({"s": debts, "e": owed}, agrees=False)
@@ -168,19 +169,19 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     checkpoints.restore(path, [none])
     self.assertAllEqual(e.copies, own)
 
-  def test_two_variables_of_one_name_are_refused(self):
+  def test_duplicate_variable_names_are_refused(self):
     twice = entries({"w": [1.0]}) + entries({"w": [2.0]})
     with self.assertRaisesRegex(ValueError, "named `w`"):
       self.kept.save(1, twice)
 
 
 def large(step):
-  """Returns entries of some megabytes, all of which hold the step's number."""
+  """Returns entries of some megabytes, filled with the step."""
   return entries({n: [np.full([1 << 18], step, np.float32)] for n in "abcd"})
 
 
 def own(step, first, num, copies=1):
-  """Returns what a process has: what all agree on, and its replicas' own."""
+  """Returns a process's entries: one that agrees, and one that differs."""
   values = [10.0 * step + first + i for i in range(copies)]
   own = tuple(tf.Variable(value) for value in values)
   return [
@@ -190,24 +191,24 @@ def own(step, first, num, copies=1):
 
 
 def kill_at(owner, name):
-  """Kills this process when it comes to a function."""
+  """Kills this process when it calls a function."""
   mock.patch.object(
     owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
   ).start()
 
 
 def save_on(folder):
-  """Saves again and again, from what is there."""
+  """Saves again and again, from the last step on."""
   kept = checkpoints.Checkpoints(folder, keep=2)
   for step in itertools.count(last_step(folder) + 1):
     kept.save(step, large(step))
 
 
 def save_once(folder, step, place, barrier, killed_at):
-  """Saves one step as one of some processes; the chief may be killed in it."""
+  """Saves a step as one of several processes; may kill the chief."""
   writers = Writers(place, barrier.parties, barrier.wait)
   kept = checkpoints.Checkpoints(folder, writers=writers)
-  if place:  # Slow, so that a chief who does not wait would come too early.
+  if place:  # Slow, so that a chief that does not wait would be too early.
     write = checkpoints._write
     checkpoints._write = lambda *args: (time.sleep(0.3), write(*args))
   elif killed_at:
@@ -222,7 +223,7 @@ def last_step(folder):
 
 
 class KilledTest(tf.test.TestCase, parameterized.TestCase):
-  """Real processes, and SIGKILL in the middle of a save."""
+  """Kills real processes with SIGKILL during a save."""
 
   def setUp(self):
     super().setUp()
@@ -236,7 +237,7 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
     return process
 
   def assert_last(self, step, make_entries):
-    """What the newest checkpoint holds is of one step, whole."""
+    """Asserts that the newest checkpoint has all values of a step."""
     self.assertEqual(last_step(self.folder), step)
     got, expected = make_entries(-1), make_entries(step)
     path = checkpoints.Checkpoints(self.folder).latest()
@@ -251,7 +252,7 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
       self.assertLess(time.monotonic(), deadline, "It took too long.")
       time.sleep(0.002)
 
-  def test_at_any_moment_the_one_before_stays(self):
+  def test_a_kill_at_any_time_keeps_the_previous_checkpoint(self):
     moments = np.random.RandomState(0).uniform(0.0, 0.1, [6])
     for moment in moments:
       before = last_step(self.folder)
@@ -267,7 +268,7 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(checkpoints.Checkpoints(self.folder).paths(), 2)
 
   def save_together(self, step, num, killed_at=None):
-    """Lets processes save a step together; all are gone when it returns."""
+    """Saves a step with several processes, and waits for their end."""
     barrier = PROCESSES.Barrier(num, timeout=30.0)
     saving = [
       self.start(save_once, step, place, barrier, killed_at)
@@ -275,7 +276,7 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
     ]
     saving[0].join()
     for other in saving[1:]:
-      if killed_at:  # It waits for the chief, who will not come.
+      if killed_at:  # It waits for the chief, which was killed.
         other.kill()
       other.join()
     code = -signal.SIGKILL if killed_at else 0
@@ -287,7 +288,9 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
     ("two_before_they_are_joined", 2, "join", False),
     ("two_unlisted", 2, "list", True),
   )
-  def test_before_the_end_the_one_before_stays(self, num, moment, is_written):
+  def test_a_kill_before_the_end_keeps_the_previous_checkpoint(
+    self, num, moment, is_written
+  ):
     def make_entries(step):
       return own(step, 0, num, copies=num)
 

@@ -1,4 +1,4 @@
-"""What classes cost, by hand; the room's promises are in penalties_test."""
+"""Class losses by hand; penalties_test has the tests of all penalties."""
 
 from math import cos, exp, log
 
@@ -12,7 +12,7 @@ from tests import testing
 
 
 def view(who, real, fake, real_labels, fake_labels):
-  """Returns a view of nothing but verdicts and labels."""
+  """Returns a view of D's outputs and labels only."""
   batch = Batch(None, real_labels, None)
   return penalties.View(
     who, None, None, batch, None, fake_labels, real, fake, 7, None
@@ -36,7 +36,9 @@ class AuxiliaryClassifierTest(tf.test.TestCase, parameterized.TestCase):
     ("g", "g", True, FAKE_LOSS),
     ("g_either_way", "g", False, FAKE_LOSS),
   )
-  def test_each_pays_for_its_images(self, who, with_fakes, expected):
+  def test_each_player_has_the_loss_of_its_images(
+    self, who, with_fakes, expected
+  ):
     made = class_losses.AuxiliaryClassifier(2.0, with_fakes)
     verdicts = [Verdict(None, classes=tf.constant(x)) for x in (REAL, FAKE)]
     labels = [tf.constant(y) for y in (REAL_LABELS, FAKE_LABELS)]
@@ -45,7 +47,7 @@ class AuxiliaryClassifierTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def embedded(angles, proxy_angles):
-  """Returns a verdict of embeddings and proxies on the circle."""
+  """Returns embeddings and proxies on the unit circle."""
 
   def circle(angles):
     return tf.constant([[np.cos(a), np.sin(a)] for a in angles], tf.float32)
@@ -55,7 +57,7 @@ def embedded(angles, proxy_angles):
 
 class ContrastiveTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(("warm", 1.0), ("cold", 0.1))
-  def test_value_is_the_arithmetic(self, t):
+  def test_value_equals_the_formula(self, t):
     # Images 0 and 2 are of one class, image 1 is alone with its proxy.
     verdict = embedded([0.0, 1.0, 2.5], [0.3, 1.2, 0.3])
     near = {  # Each to its proxy, then to the others by angle.
@@ -75,17 +77,17 @@ class ContrastiveTest(tf.test.TestCase, parameterized.TestCase):
     labels = tf.constant([4, 7, 4])
     value = made(view("d", verdict, None, labels, None))
     self.assertAllClose(value, 2.0 * np.mean(terms), rtol=1e-5)
-    # G pays the same for its fakes.
+    # G has the same loss on its fakes.
     value = made(view("g", None, verdict, None, labels))
     self.assertAllClose(value, 2.0 * np.mean(terms), rtol=1e-5)
 
-  def test_images_of_one_class_cost_nothing(self):
+  def test_loss_of_one_class_is_zero(self):
     verdict = embedded([0.0, 1.0, 2.5], [0.3] * 3)
     labels = tf.constant([1, 1, 1])
     value = class_losses.Contrastive()(view("d", verdict, None, labels, None))
     self.assertAllClose(value, 0.0, atol=1e-6)
 
-  def test_one_image_alone_costs_nothing(self):
+  def test_loss_of_one_image_is_zero(self):
     verdict = embedded([0.0], [0.3])
     labels = tf.constant([1])
     value = class_losses.Contrastive()(view("d", verdict, None, labels, None))
@@ -94,7 +96,7 @@ class ContrastiveTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_low_temperature_stays_finite(self):
     x = tf.Variable([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
     with tf.GradientTape() as tape:
-      loss = class_losses.contrast(x, -x, tf.constant([0, 1, 0]), 1e-3)
+      loss = class_losses.contrastive_loss(x, -x, tf.constant([0, 1, 0]), 1e-3)
     # Image 0: its proxy at -1 and its friend at 0 against image 1 at -1.
     # Image 1: its proxy at -1 against others at -1 and 0, 1 / t apart.
     # Image 2: its proxy at -1, friend at 0 against image 1 at 0: log 2.
@@ -121,7 +123,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_a_d_without_a_head_is_refused(self, make, what):
     labels = tf.constant([1])
-    with self.assertRaisesRegex(ValueError, f"needs the `{what}` of D's"):
+    with self.assertRaisesRegex(ValueError, f"needs D's output `{what}`"):
       make()(view("d", Verdict(None), Verdict(None), labels, labels))
 
   @parameterized.named_parameters(

@@ -1,4 +1,4 @@
-"""Who trains together: read from the environment, then waited for."""
+"""Finds the cluster in the environment, and waits for its processes."""
 
 import contextlib
 import json
@@ -17,13 +17,13 @@ WORKERS = ["a:1", "b:2", "c:3"]
 
 
 def tf_config(jobs, kind="worker", index=0):
-  """Returns an environment with a cluster, and a task in it."""
+  """Returns an environment with `TF_CONFIG`: a cluster and a task."""
   task = {"type": kind, "index": index}
   return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": task})}
 
 
 def slurm(rank, **more):
-  """Returns the environment of a task; two nodes have two each."""
+  """Returns the environment of a SLURM task; two nodes have two each."""
   return {
     "SLURM_PROCID": str(rank),
     "SLURM_STEP_NUM_TASKS": "4",
@@ -40,7 +40,7 @@ class FromEnvironmentTest(parameterized.TestCase):
     ("chief", {"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "chief", 0, 0),
     ("beside", {"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "worker", 1, 2),
   )
-  def test_a_cluster_has_its_addresses_and_our_place(
+  def test_cluster_has_all_addresses_and_this_index(
     self, jobs, kind, index, place
   ):
     found = cluster.from_environment(tf_config(jobs, kind, index))
@@ -66,7 +66,7 @@ class FromEnvironmentTest(parameterized.TestCase):
     (
       "no_task",
       {"TF_CONFIG": json.dumps({"cluster": {"worker": WORKERS}})},
-      "which `task` this process is.*got task {}",
+      "must have this process's `task`.*got task {}",
     ),
     ("past_the_end", tf_config({"worker": WORKERS}, index=3), '"index": 3'),
     ("negative", tf_config({"worker": WORKERS}, index=-1), '"index": -1'),
@@ -76,21 +76,19 @@ class FromEnvironmentTest(parameterized.TestCase):
     (
       "servers",
       tf_config({"worker": WORKERS, "ps": ["d:4"]}),
-      "got `ps`: all processes train, so take it out",
+      "got `ps`: all processes train; remove this job",
     ),
     (
       "evaluator",
       tf_config({"worker": WORKERS, "evaluator": ["d:4"]}),
-      "got `evaluator`: all processes train, so take it out",
+      "got `evaluator`: all processes train; remove this job",
     ),
     ("no_port", tf_config({"worker": ["a:1", "b"]}), "'host:port', got 'b'"),
     ("no_host", tf_config({"worker": ["a:1", ":2"]}), "'host:port', got ':2'"),
     ("bad_port", tf_config({"worker": ["a:1", "b:x"]}), "got 'b:x'"),
     ("a_number", tf_config({"worker": ["a:1", 2]}), "'host:port', got '2'"),
   )
-  def test_what_cannot_be_a_cluster_is_told_in_a_sentence(
-    self, environment, words
-  ):
+  def test_an_invalid_cluster_is_refused(self, environment, words):
     with self.assertRaisesRegex(ValueError, words) as caught:
       cluster.from_environment(environment)
     self.assertIn("`TF_CONFIG`", str(caught.exception))
@@ -105,7 +103,7 @@ class FromEnvironmentTest(parameterized.TestCase):
       self.assertNotIn("CUDA_VISIBLE_DEVICES", os.environ)
     return found
 
-  def test_a_slurm_step_has_its_addresses_and_our_place(self):
+  def test_slurm_cluster_has_all_addresses_and_this_index(self):
     for rank in range(4):
       found = self.read_slurm(slurm(rank))
       self.assertEqual(
@@ -115,7 +113,7 @@ class FromEnvironmentTest(parameterized.TestCase):
       self.assertEqual(found.place, rank)
     self.assertIn("SLURM", found.found_in)
 
-  def test_tf_config_comes_before_slurm(self):
+  def test_tf_config_has_priority_over_slurm(self):
     found = self.read_slurm({**slurm(1), **tf_config({"worker": WORKERS})})
     self.assertEqual((list(found.addresses), found.place), (WORKERS, 0))
 
@@ -124,7 +122,7 @@ class FromEnvironmentTest(parameterized.TestCase):
     ("too_few", "SLURM_STEP_TASKS_PER_NODE", "2,1", "4 tasks but only 3"),
     ("nodes", "SLURM_STEP_NODELIST", "node[1-", "hostlist"),
   )
-  def test_a_slurm_step_that_cannot_be_read_is_told(self, name, value, words):
+  def test_an_invalid_slurm_step_is_refused(self, name, value, words):
     environment = slurm(0)
     del environment[name]
     if value:
@@ -141,42 +139,42 @@ class WaitForAllTest(absltest.TestCase):
     self.addresses = [f"127.0.0.1:{port}" for port in ports]
 
   def listen(self, place):
-    """Answers at an address, as TensorFlow of another process would."""
+    """Listens on an address, as TensorFlow of another process would."""
     port = int(self.addresses[place].split(":")[1])
     server = socket.create_server(("127.0.0.1", port))
     self.stack.enter_context(server)
 
   def wait(self, place=1, seconds=10.0):
-    """Waits as the process of a place, and returns how long it took."""
+    """Waits as one of the processes, and returns the duration."""
     began = time.monotonic()
     made = cluster.Cluster(self.addresses, place, "`TF_CONFIG`")
     cluster.wait_for_all(made, seconds)
     return time.monotonic() - began
 
-  def test_returns_at_once_when_all_are_there(self):
+  def test_returns_at_once_when_all_are_reachable(self):
     self.listen(0)
     self.listen(2)
     self.assertLess(self.wait(), 1.0)
 
-  def test_waits_for_one_that_comes_late_and_answers_meanwhile(self):
+  def test_waits_for_a_late_process_and_listens_meanwhile(self):
     self.listen(0)
     answered = []
 
     def come_late():
       time.sleep(0.5)
-      answered.append(cluster._reachable(self.addresses[1]))
+      answered.append(cluster._is_reachable(self.addresses[1]))
       self.listen(2)
 
-    self.assertFalse(cluster._reachable(self.addresses[1]))
+    self.assertFalse(cluster._is_reachable(self.addresses[1]))
     late = threading.Thread(target=come_late)
     late.start()
     self.assertBetween(self.wait(), 0.5, 5.0)
     late.join()
     self.assertEqual(answered, [True])
     # The port is left to TensorFlow.
-    self.assertFalse(cluster._reachable(self.addresses[1]))
+    self.assertFalse(cluster._is_reachable(self.addresses[1]))
 
-  def test_says_who_did_not_come_and_only_them(self):
+  def test_error_names_only_the_missing_process(self):
     self.listen(0)
     with self.assertRaisesRegex(ValueError, "did not join within 0.3 s") as e:
       self.wait(seconds=0.3)
@@ -186,16 +184,16 @@ class WaitForAllTest(absltest.TestCase):
     self.assertNotIn(self.addresses[1], words)
     self.assertIn("`TF_CONFIG`; `--join_timeout`", words)
 
-  def test_says_all_who_did_not_come(self):
+  def test_error_names_all_missing_processes(self):
     both = f"{self.addresses[0]}, {self.addresses[2]} did not join"
     with self.assertRaisesRegex(ValueError, both):
       self.wait(seconds=0.0)
 
-  def test_a_port_that_is_taken_is_told(self):
+  def test_a_port_in_use_is_refused(self):
     self.listen(0)
     self.listen(1)
     self.listen(2)
-    words = f"own address {self.addresses[1]} .*in use.*port that is free"
+    words = f"own address {self.addresses[1]} .*in use.*a free port"
     with self.assertRaisesRegex(ValueError, words):
       self.wait()
 

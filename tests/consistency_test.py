@@ -1,4 +1,4 @@
-"""What is compared, by hand; the room's promises are in penalties_test."""
+"""Consistency by hand; penalties_test has the tests of all penalties."""
 
 import numpy as np
 import tensorflow as tf
@@ -19,14 +19,14 @@ def change(d, images, others):
 
 
 def placed(image, flipped, dy, dx):
-  """Returns an image on a larger gray ground, flipped and shifted."""
+  """Returns an image with a gray border, flipped and shifted."""
   ground = np.zeros([16, 16, 1], np.float32)
   ground[4 + dy : 12 + dy, 4 + dx : 12 + dx] = image[:, :: -1 if flipped else 1]
   return ground[4:12, 4:12]
 
 
 def ways(image, other):
-  """Returns the flips and shifts that make one image another."""
+  """Returns the flips and shifts that map one image to another."""
   return [
     (flipped, dy, dx)
     for flipped in (False, True)
@@ -58,7 +58,7 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(value, 2.0 * change(self.d, images, moved), rtol=1e-4)
     self.assertAllEqual(self.d.labels, [self.view.batch.labels])
 
-  def test_bcr_compares_fakes_too_each_in_its_own_way(self):
+  def test_bcr_also_compares_fakes_with_their_own_draws(self):
     made = consistency.BalancedConsistency(real_weight=2.0, fake_weight=3.0)
     value = made(self.view)
     moved_real, moved_fake = self.d.seen
@@ -72,7 +72,7 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
     expected += 3.0 * change(self.d, fakes, moved_fake)
     self.assertAllClose(value, expected, rtol=1e-4)
 
-  def test_a_d_that_does_not_mind_pays_nothing(self):
+  def test_penalty_of_an_invariant_d_is_zero(self):
     self.d.w.assign(tf.zeros_like(self.d.w))
     self.d.q.assign(0.0)
     view = testing.view(self.d, self.g)
@@ -80,7 +80,7 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(make()(view), 0.0)
 
   @parameterized.named_parameters(("d", "d"), ("g", "g"))
-  def test_zcr_compares_fakes_of_codes_a_little_off(self, who):
+  def test_zcr_compares_fakes_of_perturbed_codes(self, who):
     made = consistency.LatentConsistency(2.0, 3.0, deviation=0.1)
     value = made(self.view._replace(who=who))
     z, near = self.g.seen
@@ -95,13 +95,13 @@ class ConsistencyTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(value, expected, rtol=1e-4)
     self.assertGreater(abs(expected), 1e-3)
 
-  def test_zcr_makes_d_deaf_and_g_loud(self):
+  def test_zcr_is_positive_for_d_and_negative_for_g(self):
     made = consistency.LatentConsistency()
     self.assertAllGreater(made(self.view), 0.0)
     self.assertAllLess(made(self.view._replace(who="g")), 0.0)
 
   def test_zcr_without_g_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "`LatentConsistency` needs G"):
+    with self.assertRaisesRegex(ValueError, "`LatentConsistency` needs both"):
       consistency.LatentConsistency()(self.view._replace(g=None))
 
   @parameterized.named_parameters(

@@ -30,7 +30,7 @@ def build(*more):
 
 
 def run(folder, num_steps):
-  """Trains up to a step by TPUEstimator, as a new program would."""
+  """Trains to a step with TPUEstimator, as a new process would."""
   built = build(f"run.Run.num_steps = {num_steps}")
   made = Run(built, folder, built.estimator(folder))
   made.restore()
@@ -51,7 +51,7 @@ def events(folder):
 
 
 class TrainedTest(tf.test.TestCase):
-  """Four steps by TPUEstimator, and what can be done with them."""
+  """The modes of TPUEstimator after four steps."""
 
   @classmethod
   def setUpClass(cls):
@@ -70,7 +70,7 @@ class TrainedTest(tf.test.TestCase):
     super().tearDownClass()
 
   def predict(self, **features):
-    """Returns the images that the estimator gives for features."""
+    """Returns the images that the estimator predicts for features."""
 
     def input_fn(params):
       return tf.data.Dataset.from_tensor_slices(features).batch(
@@ -80,7 +80,7 @@ class TrainedTest(tf.test.TestCase):
     rows = self.estimator.predict(input_fn)
     return np.stack([row["images"] for row in rows])
 
-  def test_predict_gives_images_of_the_average(self):
+  def test_predict_returns_images_of_the_average(self):
     images = self.predict(labels=self.labels, z=self.z)
     self.assertEqual(images.shape, (8, 32, 32, 1))
     self.assertAllInRange(images, -1.0, 1.0)
@@ -90,13 +90,13 @@ class TrainedTest(tf.test.TestCase):
     now = g(self.z, self.labels, Mode.EVAL)
     self.assertNotAllClose(images, now, atol=1e-5)
 
-  def test_predict_gives_the_same_for_the_same_codes_only(self):
+  def test_predict_depends_on_the_codes(self):
     first, again = (self.predict(labels=self.labels, z=self.z) for _ in "ab")
     self.assertAllEqual(first, again)
     other = self.predict(labels=self.labels, z=self.z[::-1].copy())
     self.assertNotAllClose(first, other)
 
-  def test_predict_draws_codes_where_none_are_given(self):
+  def test_predict_draws_codes_by_default(self):
     images = self.predict(labels=np.zeros([8], np.int32))
     self.assertEqual(images.shape, (8, 32, 32, 1))
     self.assertNotAllClose(images[0], images[1])
@@ -112,7 +112,7 @@ class TrainedTest(tf.test.TestCase):
     scores = [np.mean(d(x, y, Mode.EVAL)) for x, y in batches]
     self.assertAllClose(values["d/score_real"], np.mean(scores), atol=1e-5)
 
-  def test_evaluate_takes_the_loss_of_the_step_it_is_at(self):
+  def test_evaluate_uses_the_loss_of_its_step(self):
     built = build(
       "experiment.Experiment.loss = @losses.TopK()",
       "losses.TopK.every = 2",
@@ -156,7 +156,7 @@ class TrainedTest(tf.test.TestCase):
     self.assertNotAllClose(images, before)
     self.assertTrue(os.path.exists(f"{self.folder}/samples/00000004.png"))
 
-  def test_the_exported_model_gives_images(self):
+  def test_the_exported_model_returns_images(self):
     def receive():
       labels = tf.compat.v1.placeholder(tf.int32, [None], "labels")
       z = tf.compat.v1.placeholder(tf.float32, [None, 4], "z")
@@ -177,7 +177,7 @@ class EnginesTakeTurnsTest(tf.test.TestCase):
     gc.collect()
     super().tearDown()
 
-  def test_a_run_may_change_its_engine_and_back(self):
+  def test_a_run_can_change_its_engine_and_back(self):
     folder = os.path.join(self.get_temp_dir(), "turns")
     run_test.run(ONE("/cpu:0"), f"{folder}/both", 4, *run_test.LINEAR)
     self.assertEqual(run(f"{folder}/both", 8).done, 8)
@@ -194,14 +194,14 @@ class EnginesTakeTurnsTest(tf.test.TestCase):
 
 
 class GraphTest(tf.test.TestCase, parameterized.TestCase):
-  """What a TPU would run: it can be built here, though not run."""
+  """The graph for a TPU, which can be built without one."""
 
   def tearDown(self):
     gin.clear_config()
     super().tearDown()
 
   def ops(self, num_shards, *more):
-    """Returns the kinds of all operations of the graph that trains."""
+    """Returns the types of all operations in the training graph."""
     built = build(*more)
     model_fn = estimator.make_model_fn(built.make_step, self.get_temp_dir())
     with tf.Graph().as_default() as graph:
@@ -230,13 +230,13 @@ class GraphTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("XlaReplicaId", ops)
     self.assertNotIn("RandomStandardNormal", ops)
 
-  def test_elsewhere_there_is_nothing_of_a_tpu(self):
+  def test_without_a_tpu_the_graph_has_no_tpu_operations(self):
     _, ops = self.ops(None)
     self.assertNotIn("CrossReplicaSum", ops)
     self.assertNotIn("XlaReplicaId", ops)
     self.assertIn("AssignSubVariableOp", ops)
 
-  def test_a_scheme_that_a_tpu_cannot_keep_is_refused(self):
+  def test_exchanges_that_let_replicas_differ_are_refused_on_a_tpu(self):
     built = build("experiment.player.exchange = @exchange.Periodic")
     with self.assertRaisesRegex(
       ValueError, "`Periodic` of `g` lets replicas differ: take `AllReduce`"
@@ -255,7 +255,7 @@ class GraphTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class Deployment:
-  """Which replicas the second of three hosts feeds, in TensorFlow's words."""
+  """TensorFlow's context for the input of the second of three hosts."""
 
   num_replicas = 12
 
@@ -283,7 +283,7 @@ class InputFnTest(tf.test.TestCase):
       ],
     )
 
-  def test_the_wait_for_each_batch_is_told(self):
+  def test_features_have_the_wait_for_each_batch(self):
     def slowly(k):
       time.sleep(0.3)
       return k
@@ -296,7 +296,7 @@ class InputFnTest(tf.test.TestCase):
       return data.map(lambda k: (tf.fill([2], k), tf.ones([2]))).prefetch(1)
 
     for params, parts in (({}, 1), (dict(context=Deployment()), 3)):
-      data = iter(estimator.timed(input_fn)(params))
+      data = iter(estimator.measure_wait(input_fn)(params))
       features, labels = next(data)
       self.assertAllEqual(labels, [1.0, 1.0])
       self.assertAllEqual(features["images"], [0, 0])
@@ -309,13 +309,12 @@ class InputFnTest(tf.test.TestCase):
       features, _ = next(data)
       self.assertBetween(features["wait"][0] * parts, 0.0, 0.2)
 
-  def test_without_labels_there_are_bare_images(self):
+  def test_without_labels_elements_are_images(self):
     images = tf.data.Dataset.from_tensors((tf.zeros([2]),))
     data = estimator.make_input_fn(lambda params: images, 0)({"batch_size": 2})
     self.assertEqual(data.element_spec, tf.TensorSpec([2]))
-    data = estimator.timed(estimator.make_input_fn(lambda params: images, 0))(
-      {"batch_size": 2}
-    )
+    input_fn = estimator.make_input_fn(lambda params: images, 0)
+    data = estimator.measure_wait(input_fn)({"batch_size": 2})
     self.assertCountEqual(data.element_spec, ["images", "wait"])
 
 

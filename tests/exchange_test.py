@@ -1,4 +1,4 @@
-"""Promises that every exchange keeps, and what tells one from another."""
+"""Promises of all exchanges, and the differences between them."""
 
 import functools
 
@@ -18,8 +18,11 @@ EXCHANGES = (
   ("every_other_step", lambda: exchange.Periodic(period=2)),
   ("every_third_step", lambda: exchange.Periodic(period=3)),
   ("ring_gossip", gossip.Gossip),
-  ("two_rounds_with_all", lambda: gossip.Gossip(topology.complete, 2)),
-  ("said_in_float32", lambda: quantize.Quantized(compress.Identity())),
+  (
+    "complete_gossip_of_two_rounds",
+    lambda: gossip.Gossip(topology.complete, 2),
+  ),
+  ("quantized_in_float32", lambda: quantize.Quantized(compress.Identity())),
 )
 
 
@@ -33,34 +36,34 @@ def gradients(step):
 
 
 class Replicas:
-  """Weights and state on four replicas that follow given gradients."""
+  """Weights and state of four replicas, updated by given gradients."""
 
-  def __init__(self, made: exchange.Exchange):
-    self.exchange = made
+  def __init__(self, tested: exchange.Exchange):
+    self.exchange = tested
     with strategies.scope(testing.strategy()):
       self.weights = [
         tf.Variable(tf.ones([2, 3]), name="w"),
         tf.Variable(tf.zeros([3]), name="b"),
       ]
       self.state = [tf.Variable(tf.zeros([]), trainable=False, name="s")]
-      made.init(self.weights)
+      tested.init(self.weights)
     self._phases = [
-      testing.on_replicas(functools.partial(self._move, phase=phase))
-      for phase in range(made.period)
+      testing.on_replicas(functools.partial(self._update, phase=phase))
+      for phase in range(tested.period)
     ]
 
   def step(self, step: int):
-    """Moves by one step; the state becomes the replica's number."""
+    """Runs one step; sets the state to the replica's id before the exchange."""
     per_replica = [list(grads) for grads in zip(*gradients(step))]
-    numbers = np.arange(testing.NUM_REPLICAS, dtype=np.float32)
-    self._phases[step % len(self._phases)](per_replica, numbers)
+    ids = np.arange(testing.NUM_REPLICAS, dtype=np.float32)
+    self._phases[step % len(self._phases)](per_replica, ids)
 
-  def _move(self, grads, number, phase):
+  def _update(self, grads, replica_id, phase):
     grads = self.exchange.before_update(grads, phase)
     updates = self.exchange.average_updates([RATE * g for g in grads], phase)
     for u, w in zip(updates, self.weights):
       w.assign_sub(u)
-    self.state[0].assign(number)
+    self.state[0].assign(replica_id)
     self.exchange.after_update(self.weights, self.state, phase)
 
   def values(self, variable):
@@ -70,19 +73,19 @@ class Replicas:
 
 class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*EXCHANGES)
-  def test_mean_follows_mean_gradient_and_replicas_agree_as_said(self, make):
+  def test_mean_weights_follow_the_mean_gradient(self, make):
     replicas = Replicas(make())
-    moved = [np.ones([2, 3]), np.zeros([3])]
+    expected = [np.ones([2, 3]), np.zeros([3])]
     for step in range(6):
       replicas.step(step)
       for i, grads in enumerate(gradients(step)):
-        moved[i] = moved[i] - RATE * grads.mean(0)
+        expected[i] = expected[i] - RATE * grads.mean(0)
         values = replicas.values(replicas.weights[i])
-        self.assertAllClose(values.mean(0), moved[i], atol=1e-5)
+        self.assertAllClose(values.mean(0), expected[i], atol=1e-5)
       self.check_agreement(replicas, step)
 
   def check_agreement(self, replicas, step):
-    """Replicas are equal if the exchange says so, or at the period's end."""
+    """Checks that replicas agree if `replicas_agree`, and after a period."""
     period = replicas.exchange.period
     for variable in replicas.weights + replicas.state:
       values = replicas.values(variable)
@@ -92,7 +95,7 @@ class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
         differ = bool(np.ptp(values, 0).max() > 1e-3)
         self.assertEqual(differ, step % period != period - 1)
 
-  def test_alone_means_alone(self):
+  def test_without_an_exchange_replicas_train_alone(self):
     replicas = Replicas(exchange.Exchange())
     replicas.step(0)
     expected = np.ones([4, 2, 3]) - RATE * gradients(0)[0]
@@ -104,7 +107,7 @@ class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
     replicas.step(0)
     self.assertAllClose(replicas.values(replicas.state[0]), [1.5] * 4)
 
-  def test_every_other_step_averages_on_the_second_only(self):
+  def test_period_two_averages_at_every_second_step_only(self):
     replicas = Replicas(exchange.Periodic(period=2))
     spreads = []
     for step in range(4):

@@ -1,4 +1,4 @@
-"""The shipped classifier is what its file says, and takes any image."""
+"""The packaged classifier has its recorded accuracy, for any image size."""
 
 import hashlib
 import importlib.resources
@@ -17,14 +17,14 @@ _classifier = None
 
 
 def classifier() -> features.FashionClassifier:
-  """One classifier for all tests, made when the first one asks."""
+  """Returns one classifier for all tests, made at the first call."""
   global _classifier
   _classifier = _classifier or features.FashionClassifier()
   return _classifier
 
 
 def embedded(count):
-  """The first `count` embedded images, `[count, 32, 32, 1]`, and labels."""
+  """Returns embedded images, `[count, 32, 32, 1]`, and their labels."""
   with (_DATA / "fashion_mnist.npz").open("rb") as f:
     data = np.load(f)
     images, labels = data["images"][:count], data["labels"][:count]
@@ -37,7 +37,7 @@ def metadata():
 
 
 class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
-  def test_stated_accuracy_is_true(self):
+  def test_recorded_accuracy_is_right(self):
     images, labels = embedded(10000)
     right = [
       np.argmax(classifier()(images[i : i + 500]).logits, -1)
@@ -97,10 +97,10 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(alone.features[0], classifier()(images).features[4])
 
   def test_color_counts_only_by_its_mean(self):
-    grey, _ = embedded(4)
+    gray, _ = embedded(4)
     shift = np.array([0.25, -0.5, 0.25], np.float32)
     self.assertAllClose(
-      classifier()(grey + shift).logits, classifier()(grey).logits, atol=1e-3
+      classifier()(gray + shift).logits, classifier()(gray).logits, atol=1e-3
     )
 
   def test_larger_images_are_averaged(self):
@@ -116,13 +116,13 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
   def test_smaller_images_are_interpolated(self):
     ramp = np.linspace(-1, 1, 16, dtype=np.float32)
     image = np.broadcast_to(ramp[None, :, None, None], (1, 16, 16, 1))
-    grey = features.to_grey(tf.constant(image), 32)
+    gray = features.to_gray(tf.constant(image), 32)
     # Rows 2i and 2i + 1 lie a quarter of a pixel off row i.
     step = ramp[1] - ramp[0]
-    self.assertAllClose(grey[0, 2:-2:2, 5, 0], ramp[1:-1] - step / 4)
-    self.assertAllClose(grey[0, 3:-2:2, 5, 0], ramp[1:-1] + step / 4)
+    self.assertAllClose(gray[0, 2:-2:2, 5, 0], ramp[1:-1] - step / 4)
+    self.assertAllClose(gray[0, 3:-2:2, 5, 0], ramp[1:-1] + step / 4)
 
-  def test_damage_is_seen(self):
+  def test_noise_lowers_the_accuracy(self):
     images, labels = embedded(500)
     noisy = images + np.random.RandomState(0).normal(0, 1, images.shape)
     clean = np.mean(np.argmax(classifier()(images).logits, -1) == labels)

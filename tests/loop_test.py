@@ -1,4 +1,4 @@
-"""The outer loop's stops and actions, and what the inner loop tells."""
+"""The outer loop's stops and actions, and the inner loop's logs."""
 
 from unittest import mock
 
@@ -8,7 +8,7 @@ from paragan_tf.engine import loop
 
 
 class Counter(tf.Module):
-  """A step that counts, and logs what it saw."""
+  """A step that counts, and logs its inputs."""
 
   log_names = ("d/loss", "g/loss")
   cycle = 2
@@ -28,7 +28,7 @@ class Counter(tf.Module):
 
 
 class Rare(Counter):
-  """Does something else in the first of five phases, and logs it."""
+  """A step whose first of five phases differs."""
 
   cycle = 5
 
@@ -41,7 +41,7 @@ class Rare(Counter):
 
 
 class InnerLoopTest(tf.test.TestCase):
-  def test_phases_that_are_alike_are_traced_once(self):
+  def test_equal_phases_are_traced_once(self):
     step = Rare()
     data = tf.data.Dataset.range(100).map(
       lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))
@@ -69,7 +69,7 @@ class InnerLoopTest(tf.test.TestCase):
     self.assertEqual(step.phases, [0, 1])
     self.assertAllClose(logs["g/loss"], (4 + 5) / 2)
 
-  def test_the_wait_is_the_share_of_time_spent_on_input(self):
+  def test_input_wait_is_the_fraction_of_time_spent_on_input(self):
     def element(slow):
       def sleep(i):
         tf.py_function(lambda: __import__("time").sleep(slow), [], [])
@@ -91,7 +91,7 @@ class InnerLoopTest(tf.test.TestCase):
 
 
 class HooksTest(tf.test.TestCase):
-  """What benchmarks may set before the first call."""
+  """Settings that benchmarks change before the first call."""
 
   def make(self):
     data = tf.data.Dataset.range(100).map(
@@ -147,19 +147,19 @@ class OuterLoopTest(tf.test.TestCase):
     self.assertEqual(self.inner, [4, 2, 2, 3])
     self.assertEqual(ended, 11)
 
-  def test_goes_on_from_where_it_stood(self):
+  def test_resumes_from_the_start_step(self):
     loop.train(self.run_inner, 6, 12, [4], [self.act])
     self.assertEqual(self.acted, [8, 12])
     self.assertEqual(self.inner, [2, 4])
 
-  def test_stops_when_asked_after_the_actions(self):
+  def test_should_stop_ends_the_loop_after_the_actions(self):
     asked = iter([False, True])
     ended = loop.train(
       self.run_inner, 0, 12, [4], [self.act], lambda: next(asked)
     )
     self.assertEqual((ended, self.acted), (4, [4]))
 
-  def test_every_acts_on_multiples_only(self):
+  def test_every_runs_at_multiples_only(self):
     action = loop.every(4, self.act)
     for step in (2, 4, 6, 8):
       action(step, {})

@@ -1,4 +1,4 @@
-"""Every loss against arithmetic, and which way it pulls."""
+"""Values and signs of gradients of every loss, by hand."""
 
 from math import exp, log
 
@@ -22,7 +22,7 @@ LOSSES = (
 
 
 def ce(x):
-  """Minus the log of the sigmoid: the cross-entropy of `x` called real."""
+  """Returns minus the log of the sigmoid: cross-entropy of real logits."""
   return log(1 + exp(-x))
 
 
@@ -73,7 +73,7 @@ def scores(real, fake):
 
 class LossesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*VALUES)
-  def test_value_is_the_arithmetic(self, loss_fn, d, g):
+  def test_value_equals_the_formula(self, loss_fn, d, g):
     result = loss_fn(scores(REAL, FAKE))
     self.assertAllClose(result.d, d, rtol=1e-6)
     self.assertAllClose(result.g, g, rtol=1e-6)
@@ -81,7 +81,7 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(result.g.shape, [])
 
   @parameterized.named_parameters(*LOSSES)
-  def test_each_player_pulls_its_way(self, loss_fn):
+  def test_gradients_have_the_sign_of_each_player(self, loss_fn):
     # Between 0 and 1, where least squares pulls the same way as the rest.
     x = scores([0.3, 0.2], [0.1, 0.4])
     with tf.GradientTape(persistent=True) as tape:
@@ -139,7 +139,7 @@ class TopKTest(tf.test.TestCase, parameterized.TestCase):
     return losses.TopK(**options).at(tf.constant(step, tf.int64))
 
   @parameterized.named_parameters(*BEST)
-  def test_g_counts_the_best_and_d_counts_all(self, loss_fn, two, one):
+  def test_g_uses_the_top_k_and_d_uses_all(self, loss_fn, two, one):
     for nu, g in ((0.67, two), (0.34, one), (0.01, one)):
       best = self.at_step(1, loss_fn=loss_fn, nu=nu, gamma=1e-3, every=1)
       result = best(scores(REAL, FAKE))
@@ -147,12 +147,12 @@ class TopKTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(result.d, loss_fn(scores(REAL, FAKE)).d)
 
   @parameterized.named_parameters(*BEST)
-  def test_at_first_all_count(self, loss_fn, *_):
+  def test_all_fakes_count_at_step_0(self, loss_fn, *_):
     ours = self.at_step(0, loss_fn=loss_fn)(scores(REAL, FAKE))
     self.assertAllClose(ours, loss_fn(scores(REAL, FAKE)), rtol=1e-6)
 
   @parameterized.named_parameters(("traced", False), ("compiled", True))
-  def test_gradients_reach_the_best_only(self, jit_compile):
+  def test_gradients_reach_the_top_k_only(self, jit_compile):
     @tf.function(jit_compile=jit_compile, autograph=False)
     def gradient(fake, step):
       top = losses.TopK(losses.non_saturating, nu=0.5, gamma=0.1, every=1)
@@ -165,7 +165,7 @@ class TopKTest(tf.test.TestCase, parameterized.TestCase):
     slopes = [-1 / (1 + exp(2)) / 2, -1 / (1 + exp(1)) / 2]
     self.assertAllClose(ours, [0, slopes[0], 0, slopes[1]], atol=1e-6)
 
-  def test_of_equal_scores_as_many_count_as_of_others(self):
+  def test_exactly_k_of_equal_scores_count(self):
     x = tf.constant([1.0, 1.0, 1.0, -5.0])
     with tf.GradientTape() as tape:
       tape.watch(x)
@@ -173,7 +173,7 @@ class TopKTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(loss, -1.0)
     self.assertAllClose(sorted(tape.gradient(loss, x)), [-0.5, -0.5, 0, 0])
 
-  def test_k_falls_from_the_batch_to_its_share(self):
+  def test_k_falls_from_the_batch_size_to_nu_times_it(self):
     top = losses.TopK(nu=0.3, gamma=0.5, every=10)
     steps = (0, 9, 10, 19, 20, 99, 10**6)
     # 20, 20 / 2, 20 / 4 is below .3 * 20 = 6.
@@ -181,7 +181,7 @@ class TopKTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(ks, [20, 20, 10, 10, 6, 6, 6])
     self.assertEqual(top.k(tf.constant(99, tf.int64), 2), 1)
 
-  def test_other_losses_are_the_same_at_any_step(self):
+  def test_other_losses_do_not_depend_on_the_step(self):
     self.assertIs(losses.at(losses.hinge, tf.constant(3)), losses.hinge)
 
   @parameterized.named_parameters(

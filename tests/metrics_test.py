@@ -1,4 +1,4 @@
-"""Distances have their known values; unlike values are never compared."""
+"""Metrics have their known values; different protocols never compare."""
 
 import dataclasses
 import json
@@ -73,7 +73,7 @@ class FrechetDistanceTest(tf.test.TestCase, parameterized.TestCase):
     ("dead_features", 3, 1.0),
     ("dead_and_large", 3, 100.0),
   )
-  def test_a_set_is_at_no_distance_from_itself(self, rank, scale):
+  def test_distance_of_a_set_to_itself_is_zero(self, rank, scale):
     a = random_features(0, d=40, rank=rank) * scale
     for other in (a, a[::-1]):
       distance = metrics.frechet_distance(a, other)
@@ -130,7 +130,7 @@ class FrechetDistanceTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class LabelAgreementTest(tf.test.TestCase):
-  def test_counts_what_was_asked_for(self):
+  def test_returns_the_fraction_that_matches(self):
     logits = np.array([[2, 1, 0], [0, 1, 9], [5, 6, 0], [-1, -3, -2]])
     self.assertEqual(metrics.label_agreement(logits, [0, 2, 0, 1]), 0.5)
     self.assertEqual(metrics.label_agreement(logits, [0, 2, 1, 0]), 1.0)
@@ -141,7 +141,7 @@ class LabelAgreementTest(tf.test.TestCase):
 
 
 class MetricValueTest(tf.test.TestCase, parameterized.TestCase):
-  def test_compares_under_one_protocol(self):
+  def test_compares_values_of_one_protocol(self):
     a = metrics.MetricValue("frechet", 5.0, PROTOCOL, 1.0)
     b = metrics.MetricValue("frechet", 3.5, dataclasses.replace(PROTOCOL))
     self.assertEqual(metrics.compare(a, b), 1.5)
@@ -172,7 +172,7 @@ class MetricValueTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("real_score", 1.25, 0.5), ("no_real_score", None, None)
   )
-  def test_json_gives_back_the_value(self, real_score, truncation):
+  def test_json_round_trip(self, real_score, truncation):
     protocol = dataclasses.replace(PROTOCOL, truncation=truncation)
     value = metrics.MetricValue("frechet", 5.0, protocol, real_score)
     fields = json.loads(json.dumps({"step": 7, **value.to_json()}))
@@ -198,12 +198,12 @@ class RecognizedTest(tf.test.TestCase):
         for c, n in enumerate(hits)
       ]
     )
-    self.assertEqual(metrics.recognized(np.eye(10)[guesses], labels), 5)
+    self.assertEqual(metrics.count_recognized(np.eye(10)[guesses], labels), 5)
 
-  def test_one_answer_for_all_recognizes_one_class(self):
+  def test_one_prediction_for_all_recognizes_one_class(self):
     labels = np.repeat(np.arange(10), 100)
     same = np.eye(10)[np.zeros(1000, int)]
-    self.assertEqual(metrics.recognized(same, labels), 1)
+    self.assertEqual(metrics.count_recognized(same, labels), 1)
 
 
 class MeanExtractor:
@@ -265,7 +265,7 @@ class MeasureTest(tf.test.TestCase):
       self.assertEqual(value.value, value.real_score)
       self.assertGreater(value.real_score, 0)
 
-  def test_floor_and_value_are_those_of_the_pieces(self):
+  def test_value_and_real_score_equal_the_metric_functions(self):
     samples = half_images(1 - self.labels, 5)
     values = self.measure(lambda y, i: tf.constant(samples[i : i + len(y)]))
     reference, heldout, fake = (
@@ -288,7 +288,7 @@ class MeasureTest(tf.test.TestCase):
     self.assertLess(agreement.value, 0.5)
     self.assertGreater(agreement.real_score, 0.5)
 
-  def test_samples_are_asked_for_with_the_heldout_labels_in_order(self):
+  def test_samples_are_drawn_for_the_heldout_labels_in_order(self):
     asked = []
 
     def sample_fn(labels, start):
@@ -301,7 +301,7 @@ class MeasureTest(tf.test.TestCase):
     self.assertEqual([len(labels) for labels in asked], [16, 16, 16, 2])
     self.assertAllEqual(np.concatenate(asked), self.labels)
 
-  def test_a_limit_holds_for_value_and_real_score(self):
+  def test_num_samples_limits_value_and_real_score(self):
     values = self.measure(half_images, num_samples=20)
     self.assertEqual(self.extractor.batches, [16] * 7 + [8] + [16, 4] * 2)
     heldout = self.extractor(self.heldout[:20]).features.numpy()
@@ -312,7 +312,7 @@ class MeasureTest(tf.test.TestCase):
       1e-9,
     )
 
-  def test_protocol_says_how(self):
+  def test_protocol_describes_the_measurement(self):
     values = self.measure(half_images, num_samples=20, reference_split="x")
     expected = metrics.Protocol(
       extractor="mean",
@@ -333,7 +333,7 @@ class MeasureTest(tf.test.TestCase):
     values = self.measure(lambda y, i: half_images(y, i), heldout_labels=None)
     self.assertCountEqual(values, ["frechet"])
 
-  def test_real_images_are_described_once(self):
+  def test_features_of_real_images_are_computed_once(self):
     suite = metrics.MetricSuite(
       self.extractor, self.reference, self.heldout, self.labels
     )
@@ -342,7 +342,7 @@ class MeasureTest(tf.test.TestCase):
       suite.measure(half_images, SAMPLING)
     self.assertEqual(self.extractor.batches, [120, 50, 50, 50])
 
-  def test_bytes_are_measured_as_the_floats_they_stand_for(self):
+  def test_uint8_images_are_converted_to_floats(self):
     def rounded(images):
       return np.round((images + 1.0) * 127.5).astype(np.uint8)
 

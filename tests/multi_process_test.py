@@ -262,7 +262,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     folder = str(self.folder / "parts_every_other_step")
     with self.assertRaisesRegex(
       ValueError,
-      "has 4 replicas' own `.*/.*` and this run has 1 replicas.*start 4 of",
+      "has `.*/.*` of 4 replicas and this run has 1 replicas.*start 4 of",
     ):
       run_test.run(
         run_test.ONE("/cpu:0"), folder, 24, *run_test.EVERY_OTHER_STEP
@@ -441,7 +441,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     self.assertFalse(os.path.exists(self.folder))
 
   @parameterized.named_parameters(
-    ("no_task", no_task, dict(), "which `task` this process is"),
+    ("no_task", no_task, dict(), "must have this process.s `task`"),
     (
       "never_joins",
       one_of_two,

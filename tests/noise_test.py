@@ -1,4 +1,4 @@
-"""Draws depend on seed, step and purpose, and not on the replicas."""
+"""Random numbers depend on seed, step and purpose, not on replicas."""
 
 from unittest import mock
 
@@ -22,7 +22,7 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("codes", [3, 5]), ("one_row", [1, 4]), ("images", [2, 4, 4, 3])
   )
-  def test_replicas_together_hold_the_draw_of_one(self, shape):
+  def test_shards_together_equal_one_draw(self, shape):
     parts = testing.run_on_replicas(lambda: draw(shape))
     for part in parts:
       self.assertEqual(part.shape, tuple(shape))
@@ -31,7 +31,7 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
     # among those computed together.
     self.assertAllClose(np.concatenate(parts), whole, rtol=1e-6, atol=1e-6)
 
-  def test_no_row_comes_twice(self):
+  def test_rows_are_unique(self):
     parts = testing.run_on_replicas(lambda: draw([3, 5]))
     rows = np.concatenate(parts)
     self.assertLen(np.unique(rows, axis=0), 3 * testing.NUM_REPLICAS)
@@ -58,7 +58,7 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
     ("seed_of_zero", {"seed": 0}),
     ("step_and_seed_swapped", {"step": 7, "seed": 11}),
   )
-  def test_another_key_draws_something_unrelated(self, changes):
+  def test_other_keys_are_uncorrelated(self, changes):
     ours, theirs = draw([4000]), draw([4000], **changes)
     self.assertLess(abs(np.corrcoef(ours, theirs)[0, 1]), 0.06)
     self.assertFalse(np.any(np.equal(ours, theirs)))
@@ -76,20 +76,20 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("neighbors", 1), ("codes", 128), ("batches", 8192)
   )
-  def test_places_are_unrelated(self, lag):
+  def test_positions_are_uncorrelated(self, lag):
     x = draw([20000]).numpy()
     for y in (x, x**2):
       correlation = np.corrcoef(y[:-lag], y[lag:])[0, 1]
       self.assertLess(abs(correlation), 5 / (len(x) - lag) ** 0.5)
 
-  def test_a_place_is_unrelated_to_itself_at_the_next_step(self):
+  def test_steps_are_uncorrelated(self):
     x = np.array([draw([500], step=step) for step in range(40)])
     for y in (x, x**2):
       now, then = y[:-1].reshape([-1]), y[1:].reshape([-1])
       correlation = np.corrcoef(now, then)[0, 1]
       self.assertLess(abs(correlation), 5 / len(now) ** 0.5)
 
-  def test_integers_are_all_those_asked_for_and_equally_often(self):
+  def test_integers_are_uniform_over_their_range(self):
     x = noise.integers(20000, -2, 3, 7, tf.constant(1, tf.int64), "shift")
     values, counts = np.unique(x, return_counts=True)
     self.assertAllEqual(values, range(-2, 4))
@@ -100,12 +100,12 @@ class NoiseTest(tf.test.TestCase, parameterized.TestCase):
       x = noise.integers(2, -2, 3, 7, tf.constant(1, tf.int64), "shift")
     self.assertAllEqual(x, [3, 3])
 
-  def test_integers_of_replicas_are_those_of_one(self):
+  def test_integers_of_shards_together_equal_one_draw(self):
     step = tf.constant(1, tf.int64)
     parts = testing.run_on_replicas(
       lambda: noise.integers(5, 0, 99, 7, step, "shift")
     )
-    whole = noise.integers(20, 0, 99, 7, step, "shift", share=0)
+    whole = noise.integers(20, 0, 99, 7, step, "shift", shard=0)
     self.assertAllEqual(np.concatenate(parts), whole)
 
 

@@ -1,4 +1,4 @@
-"""Every penalty: by hand, lazily, compiled, and whom its gradient reaches."""
+"""Every penalty: by hand, lazy, under XLA, and the reach of its gradient."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from paragan_tf.game import class_losses, consistency, penalties
 from paragan_tf.types import Scores, Verdict
 from tests import testing
 
-# Who pays, the penalty, and the variables that its gradient reaches.
+# The player, the penalty, and the variables that its gradient reaches.
 PENALTIES = (
   ("gradient_penalty", "d", penalties.GradientPenalty, "wq"),
   ("dragan", "d", penalties.Dragan, "wq"),
@@ -62,12 +62,12 @@ def pair(q=0.5):
 
 
 def weights_of(who, d, g):
-  """Returns what a player learns, by name."""
+  """Returns a player's weights, by name."""
   net = {"d": d, "g": g}[who]
   return {v.name[:-2]: v for v in net.trainable_variables}
 
 
-def paid(penalty, who, d, g, step=3):
+def penalty_and_grads(penalty, who, d, g, step=3):
   """Returns a penalty and its gradients to its player's weights, by name."""
   weights = weights_of(who, d, g)
   with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -83,8 +83,8 @@ def flat(x):
 
 class EveryPenaltyTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*PENALTIES)
-  def test_it_reaches_its_player(self, who, make, reached):
-    value, grads = paid(make(), who, *pair())
+  def test_gradient_reaches_its_player(self, who, make, reached):
+    value, grads = penalty_and_grads(make(), who, *pair())
     self.assertEqual(value.shape, [])
     self.assertGreater(np.abs(value), 1e-4)
     for name, grad in grads.items():
@@ -92,21 +92,23 @@ class EveryPenaltyTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(size > 1e-4, name in reached, f"{name}: {size}")
 
   @parameterized.named_parameters(*(p for p in PENALTIES if p[0] in COMPILED))
-  def test_the_compiled_one_is_the_same(self, who, make, reached):
+  def test_xla_computes_the_same(self, who, make, reached):
     self.check_compiled(who, make, reached)
 
   @parameterized.named_parameters(
     *(p for p in PENALTIES if p[0] not in COMPILED)
   )
   @pytest.mark.soak
-  def test_so_is_any_other(self, who, make, reached):
+  def test_xla_computes_the_same_for_all(self, who, make, reached):
     self.check_compiled(who, make, reached)
 
   def check_compiled(self, who, make, reached):
     (d, g), penalty = pair(), make()
-    value, grads = paid(penalty, who, d, g)
+    value, grads = penalty_and_grads(penalty, who, d, g)
     compiled = tf.function(
-      lambda: paid(penalty, who, d, g), jit_compile=True, autograph=False
+      lambda: penalty_and_grads(penalty, who, d, g),
+      jit_compile=True,
+      autograph=False,
     )
     again, more = compiled()
     self.assertAllClose(again, value, rtol=1e-4)
@@ -114,7 +116,7 @@ class EveryPenaltyTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(more[name], grads[name], rtol=1e-3, atol=1e-4)
 
   @parameterized.named_parameters(*(p for p in PENALTIES if p[1] == "d"))
-  def test_what_d_pays_does_not_move_g(self, who, make, _):
+  def test_penalties_of_d_have_no_gradient_for_g(self, who, make, _):
     # D's own verdict on fakes is cut off from G by the move.
     d, g = pair()
     with tf.GradientTape() as tape:
@@ -124,20 +126,22 @@ class EveryPenaltyTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIsNone(tape.gradient(value, g.v))
 
   @parameterized.named_parameters(*PENALTIES)
-  def test_a_small_step_against_it_makes_it_smaller(self, who, make, reached):
+  def test_a_small_step_against_the_gradient_lowers_it(
+    self, who, make, reached
+  ):
     d, g = pair()
     penalty = make()
-    before, grads = paid(penalty, who, d, g)
+    before, grads = penalty_and_grads(penalty, who, d, g)
     weights = weights_of(who, d, g)
     norm = tf.linalg.global_norm([grads[name] for name in reached])
     for name in reached:
       weights[name].assign_sub(1e-2 * grads[name] / norm)
-    after, _ = paid(penalty, who, d, g)
+    after, _ = penalty_and_grads(penalty, who, d, g)
     # As much as the gradient promised, but for the curvature.
     self.assertAllClose((before - after) / (1e-2 * norm), 1.0, atol=0.3)
 
   @parameterized.named_parameters(*PENALTIES)
-  def test_a_lazy_one_makes_up_for_the_steps_between(self, who, make, _):
+  def test_a_lazy_penalty_is_multiplied_by_its_period(self, who, make, _):
     view = testing.view(*pair(), who)
     each, lazy = make(period=1), make(period=4)
     self.assertAllClose(lazy(view), 4 * each(view), rtol=1e-5)
@@ -145,7 +149,7 @@ class EveryPenaltyTest(tf.test.TestCase, parameterized.TestCase):
     self.assertTrue(each.due(5))
 
   @parameterized.named_parameters(*PENALTIES)
-  def test_it_is_refused_from_the_wrong_player_and_period(self, who, make, _):
+  def test_wrong_players_and_periods_are_refused(self, who, make, _):
     penalties.check([make()], who)
     if len(make().who) == 1:
       other = {"d": "g", "g": "d"}[who]
@@ -155,10 +159,12 @@ class EveryPenaltyTest(tf.test.TestCase, parameterized.TestCase):
       make(period=0)
 
   @parameterized.named_parameters(*PENALTIES)
-  def test_draws_depend_on_the_step_if_there_are_any(self, who, make, _):
+  def test_random_draws_depend_on_the_step(self, who, make, _):
     d, g = pair()
     penalty = make()
-    values = [paid(penalty, who, d, g, step)[0] for step in (3, 3, 4)]
+    values = [
+      penalty_and_grads(penalty, who, d, g, step)[0] for step in (3, 3, 4)
+    ]
     self.assertAllEqual(values[0], values[1])
     if type(penalty) in DRAWING:
       self.assertNotAllClose(values[0], values[2], rtol=1e-5)
@@ -178,9 +184,9 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
     ("r1", penalties.R1, lambda view: view.batch.images),
     ("r2", penalties.R2, lambda view: view.fakes),
   )
-  def test_r1_and_r2_are_half_the_squares_of_slopes(self, make, images):
+  def test_r1_and_r2_are_half_the_squared_gradient_norm(self, make, images):
     d, g = pair()
-    value, grads = paid(make(gamma=3.0, period=1), "d", d, g)
+    value, grads = penalty_and_grads(make(gamma=3.0, period=1), "d", d, g)
     x = flat(images(testing.view(d, g)))
     slopes = d.w.numpy() + 0.5 * x
     self.assertAllClose(value, 1.5 * (slopes**2).sum(1).mean(), rtol=1e-5)
@@ -192,13 +198,13 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
     ("gradient_penalty", penalties.GradientPenalty),
     ("dragan", penalties.Dragan),
   )
-  def test_a_slope_other_than_one_costs(self, make):
+  def test_penalty_is_the_squared_distance_of_the_norm_from_one(self, make):
     d, g = pair(q=0.0)
     w = d.w.numpy().astype(np.float64)
     for size in (0.25, 1.0, 3.0):
       unit = w / np.linalg.norm(w)
       d.w.assign(size * unit)
-      value, grads = paid(make(weight=2.0), "d", d, g)
+      value, grads = penalty_and_grads(make(weight=2.0), "d", d, g)
       self.assertAllClose(value, 2.0 * (size - 1) ** 2, atol=1e-5)
       self.assertAllClose(grads["w"], 4.0 * (size - 1) * unit, atol=1e-4)
 
@@ -206,9 +212,9 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
     ("gradient_penalty", penalties.GradientPenalty),
     ("dragan", penalties.Dragan),
   )
-  def test_its_gradient_is_that_of_slopes_where_it_looks(self, make):
+  def test_gradient_equals_that_of_the_norm_at_the_same_points(self, make):
     d, g = pair()
-    value, grads = paid(make(weight=2.0), "d", d, g)
+    value, grads = penalty_and_grads(make(weight=2.0), "d", d, g)
     x = flat(d.seen[-1])
     slopes = d.w.numpy() + 0.5 * x
     norms = np.linalg.norm(slopes, axis=1, keepdims=True)
@@ -225,11 +231,11 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_flat_d_has_finite_gradients(self, make):
     d, g = pair(q=0.0)
     d.w.assign(tf.zeros_like(d.w))
-    value, grads = paid(make(weight=2.0), "d", d, g)
+    value, grads = penalty_and_grads(make(weight=2.0), "d", d, g)
     self.assertAllClose(value, 2.0, atol=1e-4)
     self.assertAllEqual(np.isfinite(grads["w"]), np.ones([64]))
 
-  def test_wgan_gp_looks_between_real_and_fake_anywhere(self):
+  def test_wgan_gp_interpolates_between_real_and_fake(self):
     d, g = pair()
     view = testing.view(d, g)
     penalties.GradientPenalty()(view)
@@ -240,7 +246,7 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllInRange(share, 0.0, 1.0)
     self.assertGreater(np.ptp(share), 0.3)
 
-  def test_dragan_looks_around_real_images(self):
+  def test_dragan_perturbs_real_images(self):
     d, g = pair()
     view = testing.view(d, g)
     penalties.Dragan(deviation=0.1)(view)
@@ -282,7 +288,7 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
       values.append(value_and_grads()[0])
     self.assertAllClose((values[0] - values[1]) / 2e-2, norm, rtol=0.01)
 
-  def test_labels_come_with_their_images(self):
+  def test_images_are_scored_with_their_labels(self):
     for make, of_fakes in (
       (penalties.GradientPenalty, False),
       (penalties.Dragan, False),
@@ -295,7 +301,7 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
       labels = view.fake_labels if of_fakes else view.batch.labels
       self.assertAllEqual(d.labels[-1], labels)
 
-  def test_a_d_without_labels_is_welcome(self):
+  def test_an_unconditional_d_is_accepted(self):
     d, g = pair()
     view = testing.view(d, g)
     view = view._replace(
@@ -309,7 +315,7 @@ class SlopeTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def logits(real, fake, step=0):
-  """Returns a view of nothing but logits."""
+  """Returns a view of logits only."""
   x = tf.zeros([])
   real, fake = Verdict(tf.constant(real)), Verdict(tf.constant(fake))
   step = tf.constant(step, tf.int64)
@@ -317,7 +323,7 @@ def logits(real, fake, step=0):
 
 
 class LeCamTest(tf.test.TestCase):
-  def test_logits_are_held_near_the_average_of_the_other_kind(self):
+  def test_lecam_pulls_logits_to_the_average_of_the_other_kind(self):
     penalty = penalties.LeCam(weight=2.0, start_step=0)
     penalty.real.assign(0.5)
     penalty.fake.assign(-1.0)
@@ -325,7 +331,7 @@ class LeCamTest(tf.test.TestCase):
     value = penalty(logits([1.0, 3.0], [-2.0, 0.0]))
     self.assertAllClose(value, 2.0 * ((4 + 16) / 2 + (6.25 + 0.25) / 2))
 
-  def test_averages_follow_the_logits(self):
+  def test_averages_are_moving_averages_of_the_logits(self):
     penalty = penalties.LeCam(decay=0.9, start_step=2)
     update = tf.function(
       lambda real, fake, step: penalty.update(Scores(real, fake), step),
@@ -343,7 +349,7 @@ class LeCamTest(tf.test.TestCase):
       fake = memory * fake + (1 - memory) * (-1 - 3 * step) / 2
       self.assertAllClose([penalty.real, penalty.fake], [real, fake], rtol=1e-5)
 
-  def test_nothing_is_paid_until_it_starts(self):
+  def test_penalty_is_zero_before_start_step(self):
     penalty = penalties.LeCam(weight=1.0, start_step=5)
     self.assertAllEqual(penalty(logits([1.0], [1.0], step=4)), 0.0)
     self.assertAllClose(penalty(logits([1.0], [1.0], step=5)), 2.0)
@@ -411,7 +417,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     ("dragan", penalties.Dragan, {"weight": -1.0}, "`weight`.*-1.0"),
     ("noise", penalties.Dragan, {"deviation": 0.0}, "`deviation`.*0.0"),
     ("r1", penalties.R1, {"gamma": -1.0}, "`gamma` must be above 0.*-1.0"),
-    ("r2", penalties.R2, {"gamma": 0.0}, "`gamma`.*0.0: leave"),
+    ("r2", penalties.R2, {"gamma": 0.0}, "`gamma`.*0.0: remove"),
     ("lecam", penalties.LeCam, {"weight": -1.0}, "`weight`.*-1.0"),
     ("decay", penalties.LeCam, {"decay": 1.0}, "`decay`.*1.0"),
     ("start", penalties.LeCam, {"start_step": -1}, "`start_step`.*-1"),

@@ -1,4 +1,4 @@
-"""A probe tells classes apart that are apart in the features."""
+"""A probe separates classes whose features differ."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ from paragan_tf.outputs.probe import Probe
 
 
 def clusters(num, seed, distance=3.0):
-  """Returns features around one center a class, and the classes."""
+  """Returns features around one center per class, and the class ids."""
   rng = np.random.RandomState(seed)
   labels = rng.randint(0, 4, num)
   centers = np.random.RandomState(9).normal(size=[4, 6])
@@ -15,13 +15,13 @@ def clusters(num, seed, distance=3.0):
 
 
 class ProbeTest(tf.test.TestCase):
-  def test_others_of_the_same_classes_are_recognized(self):
+  def test_new_images_of_the_classes_are_recognized(self):
     probe = Probe(*clusters(400, 0))
     features, labels = clusters(400, 1)
     self.assertEqual(probe(features).shape, (400, 4))
     self.assertGreater(np.mean(probe(features).argmax(1) == labels), 0.9)
 
-  def test_what_is_not_apart_is_not_recognized(self):
+  def test_classes_with_equal_features_are_not_recognized(self):
     probe = Probe(*clusters(400, 0, distance=0.0))
     features, labels = clusters(400, 1, distance=0.0)
     self.assertAllClose(
@@ -37,7 +37,7 @@ class ProbeTest(tf.test.TestCase):
       atol=1e-4,
     )
 
-  def test_scores_of_its_own_images_have_the_mean_of_the_labels(self):
+  def test_mean_scores_equal_mean_labels_on_the_training_images(self):
     features, labels = clusters(100, 0)
     means = Probe(features, labels)(features).mean(0)
     self.assertAllClose(means, np.bincount(labels) / 100.0)

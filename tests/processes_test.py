@@ -1,4 +1,4 @@
-"""What processes decide together; real ones meet in `multi_process_test`."""
+"""Decisions of one and two processes; `multi_process_test` has real ones."""
 
 from unittest import mock
 
@@ -9,8 +9,8 @@ from paragan_tf.engine.processes import Processes
 from tests import testing
 
 
-class Meeting(Processes):
-  """One of two processes, the other of which gives `theirs`."""
+class TwoProcesses(Processes):
+  """One of two processes; the value of the other is `theirs`."""
 
   def __init__(self, *theirs):
     super().__init__(tf.distribute.get_strategy())
@@ -26,7 +26,7 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
     ("one_replica", tf.distribute.get_strategy, 1),
     ("four_replicas", testing.strategy, 4),
   )
-  def test_alone_it_is_the_chief_and_decides_itself(self, strategy, num):
+  def test_a_single_process_is_the_chief_and_sends_nothing(self, strategy, num):
     alone = Processes(strategy())
     self.assertEqual((alone.index, alone.count), (0, 1))
     self.assertEqual(alone.num_local_replicas, num)
@@ -41,19 +41,19 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "no"):
       alone.on_chief(mock.Mock(side_effect=ValueError("no")))
 
-  def test_one_that_says_so_is_enough(self):
-    self.assertFalse(Meeting(False).any(False))
-    self.assertTrue(Meeting(True).any(False))
-    self.assertTrue(Meeting(False).any(True))
+  def test_any_is_true_if_one_process_has_true(self):
+    self.assertFalse(TwoProcesses(False).any(False))
+    self.assertTrue(TwoProcesses(True).any(False))
+    self.assertTrue(TwoProcesses(False).any(True))
 
-  def test_same_is_the_same_for_all(self):
+  def test_same_compares_the_values_of_all(self):
     # The second number is what the other one found out.
-    self.assertTrue(Meeting(5, False).same(5))
-    self.assertFalse(Meeting(6, True).same(5))
+    self.assertTrue(TwoProcesses(5, False).same(5))
+    self.assertFalse(TwoProcesses(6, True).same(5))
 
-  def test_all_learn_that_two_of_them_differ(self):
+  def test_same_is_false_on_all_if_two_processes_differ(self):
     # We have the mean by chance, so the difference is seen by others only.
-    self.assertFalse(Meeting(5, True).same(5))
+    self.assertFalse(TwoProcesses(5, True).same(5))
 
 
 if __name__ == "__main__":

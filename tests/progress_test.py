@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 def read_all(terminal):
-  """Reads what came before the other end was closed, and closes this one."""
+  """Reads until the other end is closed, then closes this one."""
   data = b""
   with (
     os.fdopen(terminal, "rb", buffering=0) as f,
@@ -41,7 +41,7 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def update(self, bar, step, at):
-    """Updates at a number of seconds after the start."""
+    """Updates `at` seconds after the start."""
     self.now = 1000.0 + at
     bar.update(step, 1234.4, d_loss=0.69314, g_loss=1.5, input_wait=0.034)
 
@@ -53,7 +53,7 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     bar.close()
     return stream.getvalue().splitlines()
 
-  def test_line_says_all(self):
+  def test_line_has_all_values(self):
     self.assertEqual(
       self.lines_of([(1000, 5)]),
       [
@@ -69,7 +69,7 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
       steps, ["step 1/25", "step 11/25", "step 21/25", "step 25/25"]
     )
 
-  def test_run_that_stops_early_tells_its_last_step_once(self):
+  def test_run_that_stops_early_prints_its_last_step_once(self):
     lines = self.lines_of([(10, 1), (20, 2), (30, 3)])
     steps = [line.split(",")[0] for line in lines]
     self.assertEqual(steps, ["step 10/1000", "step 30/1000"])
@@ -80,14 +80,14 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     bar.update(10, 1.0, 1.0, 1.0, 0.5, (4.0, 16.0))
     self.assertIn("input wait 50%, 4 readers 16 ahead", stream.getvalue())
 
-  def test_last_step_is_told_at_once(self):
+  def test_last_step_is_printed_at_once(self):
     stream = io.StringIO()
     bar = progress.Progress(2, 0, stream)
     self.update(bar, 1, at=1)
     self.update(bar, 2, at=2)
     self.assertEqual(stream.getvalue().count("\n"), 2)
 
-  def test_no_update_is_no_line(self):
+  def test_no_update_prints_no_line(self):
     self.assertEqual(self.lines_of([]), [])
 
   @parameterized.named_parameters(
@@ -125,7 +125,7 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEndsWith(text, "\nDone.\n")
     self.assertEqual(text.count("Saved."), 1)
 
-  def test_bar_says_all_and_stays_on_one_line(self):
+  def test_bar_has_all_values_on_one_line(self):
     stream = Terminal()
     bar = progress.Progress(1000, 500, stream)
     self.update(bar, 600, at=10)

@@ -1,4 +1,4 @@
-"""Quantized: nothing is lost, few bits go out, and DQGAN comes of it."""
+"""Quantized keeps all errors as residuals, sends few bits, and gives DQGAN."""
 
 import collections
 import functools
@@ -30,7 +30,7 @@ COMPRESSORS = (
 
 
 def make(compressor, **options):
-  """Makes an exchange that compresses tensors of any size."""
+  """Builds an exchange that compresses tensors of any size."""
   return quantize.Quantized(compressor, min_size=0, **options)
 
 
@@ -38,13 +38,13 @@ def omd(rate=0.1):
   return functools.partial(optimistic.OptimisticSGD, rate)
 
 
-def mean_debt(workers):
-  """Returns what is owed, over all workers and phases."""
+def total_residual(workers):
+  """Returns `mean e + sum s` over all workers."""
   exchange, strategy = workers.exchange, testing.strategy()
-  owed = np.mean(strategies.copies(strategy, exchange.e[0]), 0)
+  residual = np.mean(strategies.copies(strategy, exchange.e[0]), 0)
   for s in exchange.s:
-    owed = owed + np.sum(strategies.copies(strategy, s), 0)
-  return owed
+    residual = residual + np.sum(strategies.copies(strategy, s), 0)
+  return residual
 
 
 class DqganTest(tf.test.TestCase, parameterized.TestCase):
@@ -55,30 +55,32 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     ("two_phase_sign", COMPRESSORS[6][1], dict(form="two_phase")),
     ("joined_top_k", COMPRESSORS[4][1], dict(form="gather", joined=True)),
   )
-  def test_nothing_is_lost(self, compressor, options):
+  def test_weights_and_residuals_follow_the_exact_updates(
+    self, compressor, options
+  ):
     exchange = make(compressor, **options)
     start = np.tile(np.random.RandomState(0).randn(1, 14), [M, 1])
     workers = Workers(omd(), exchange, start)
     game = tanh_game(0, size=14)
-    moved = start[0]
+    expected = start[0]
     for _ in range(12):
-      moved = moved - workers.play(game, 1).mean(0)
+      expected = expected - workers.play(game, 1).mean(0)
       base = workers.base()
       self.assertAllEqual(base, np.tile(base[:1], [M, 1]))
-      got = base[0] - mean_debt(workers)
-      self.assertAllClose(got, moved, rtol=0, atol=1e-12)
+      corrected = base[0] - total_residual(workers)
+      self.assertAllClose(corrected, expected, rtol=0, atol=1e-12)
     if not isinstance(exchange.compressor, compress.Identity):
-      self.assertGreater(np.abs(mean_debt(workers)).max(), 1e-4)
+      self.assertGreater(np.abs(total_residual(workers)).max(), 1e-4)
 
   @parameterized.named_parameters(*COMPRESSORS)
-  def test_alone_the_half_steps_are_those_of_optimism(self, compressor):
+  def test_half_steps_of_one_worker_equal_optimistic_sgd(self, compressor):
     half = self.play_alone(compressor, 0)
     self.assertAllClose(half, self.by_hand(0), rtol=0, atol=1e-10)
 
   @parameterized.product(
     compressor=(compress.TopK(0.1), compress.ScaledSign()), seed=(0, 1)
   )
-  def test_without_the_residual_in_the_half_step_they_are_not(
+  def test_half_steps_without_residual_differ_from_optimistic_sgd(
     self, compressor, seed
   ):
     half = self.play_alone(compressor, seed, half_step_residual=False)
@@ -88,6 +90,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     return 3.0 * np.random.RandomState(seed).randn(20)
 
   def by_hand(self, seed, num_steps=300):
+    """Returns the last half step of optimistic SGD, computed in NumPy."""
     game, z, u = bilinear(seed, 10), self.start(seed), np.zeros([20])
     for _ in range(num_steps):
       last, u = u, 0.1 * game(0, z)
@@ -95,7 +98,7 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     return z
 
   def play_alone(self, compressor, seed, num_steps=300, **options):
-    """Returns where one worker takes its last gradient; no strategy."""
+    """Returns the last half step of one worker, without a strategy."""
     game, exchange = bilinear(seed, 10), make(compressor, **options)
     w = [tf.Variable(self.start(seed), name="w")]
     optimizer = omd()()
@@ -114,7 +117,10 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
     return w[0].numpy()
 
   def final_norm(self, seed, num_steps, compressor, rate=0.1, **options):
-    """Returns how far four workers with offsets are from the solution."""
+    """Returns the final distance of four workers from the solution.
+
+    The gradient of each worker has an offset; their mean is 0.
+    """
     start = np.tile(np.random.RandomState(seed).randn(1, 100), [M, 1])
     offsets = np.random.RandomState(seed + 1).randn(M, 100)
     offsets -= offsets.mean(0)
@@ -129,56 +135,59 @@ class DqganTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(0, 1, 2)
   @pytest.mark.soak
-  def test_feedback_comes_nearer_to_the_solution(self, seed):
+  def test_error_feedback_reaches_the_solution_more_closely(self, seed):
     norm = functools.partial(self.final_norm, seed, 4000)
     plain = norm(compress.Identity())
     bits, top = compress.Stochastic(4, 100), compress.TopK(0.1)
-    # Over six seeds: 8 bits .999 to 1.002 of `plain`, 4 bits .986 to 1.037 and
-    # 3.1 to 4.9 without feedback; the largest 10 %, 3.3 to 5.7 and 17 to 28.
+    # Relative to `plain`, over six seeds: 8 bits .999 to 1.002; 4 bits .986 to
+    # 1.037, and 3.1 to 4.9 without error feedback; top 10 %, 3.3 to 5.7 and 17
+    # to 28.
     self.assertAllClose(norm(compress.Stochastic(8, 100)), plain, rtol=0.01)
     self.assertAllClose(norm(bits), plain, rtol=0.08)
     self.assertGreater(norm(bits, error_feedback=False), 2.5 * plain)
     self.assertBetween(norm(top) / plain, 2.5, 7.0)
     self.assertGreater(norm(top, error_feedback=False), 12 * plain)
 
-  def test_without_feedback_it_stays_away(self):
+  def test_top_k_without_error_feedback_stays_farther_away(self):
     norm = functools.partial(self.final_norm, 0, 600, compress.TopK(0.1))
     self.assertGreater(norm(error_feedback=False), 1.3 * norm())
 
-  def test_without_feedback_few_bits_stay_away(self):
+  def test_few_bits_without_error_feedback_stay_farther_away(self):
     norm = functools.partial(self.final_norm, 0, 300, rate=0.3)
     plain, bits = norm(compress.Identity()), compress.Stochastic(4, 100)
-    # Over three seeds: 1 to 1.08 of `plain`, and 1.76 to 1.92 without.
+    # Relative to `plain`, over three seeds: 1 to 1.08, and 1.76 to 1.92 without
+    # error feedback.
     self.assertAllClose(norm(bits), plain, rtol=0.15)
     self.assertGreater(norm(bits, error_feedback=False), 1.5 * plain)
 
 
 class WireTest(tf.test.TestCase, parameterized.TestCase):
-  def said(self, exchange, sizes=(400, 30)):
-    """Returns what replicas give to pairs, to all, and in means; and weights.
+  def trace_messages(self, exchange, sizes=(400, 30)):
+    """Returns inputs of pairwise gathers, all-gathers and means; and weights.
 
-    Where they share one memory, what goes to all is copied there.
+    All-gathers are recorded at the call, because replicas that share memory
+    have no collective operation for them.
     """
     with strategies.scope(testing.strategy()):
       weights = [tf.Variable(tf.zeros([n]), name=f"w{n}") for n in sizes]
       exchange.init(weights)
-    to_all, in_means = [], []
-    gathered, mean = collectives.all_gather, collectives.mean
+    gathered, averaged = [], []
+    all_gather, mean = collectives.all_gather, collectives.mean
 
-    def watch_gathered(value, *args):
-      to_all.append(value)
-      return gathered(value, *args)
+    def record_all_gather(value, *args):
+      gathered.append(value)
+      return all_gather(value, *args)
 
-    def watch_mean(values, *args):
-      in_means.extend(values)
+    def record_mean(values, *args):
+      averaged.extend(values)
       return mean(values, *args)
 
     def replica():
       return exchange.average_updates([tf.ones([n]) for n in sizes], 0)
 
     with (
-      mock.patch.object(collectives, "all_gather", watch_gathered),
-      mock.patch.object(collectives, "mean", watch_mean),
+      mock.patch.object(collectives, "all_gather", record_all_gather),
+      mock.patch.object(collectives, "mean", record_mean),
     ):
       step = tf.function(
         lambda: testing.strategy().run(replica), autograph=False
@@ -189,7 +198,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       for op in graph.get_operations()
       if op.type == "CollectiveGatherV2"
     ]
-    return pairs, to_all, in_means, weights
+    return pairs, gathered, averaged, weights
 
   def assert_words(self, tensors, num, num_words):
     self.assertLen(tensors, num)
@@ -198,64 +207,64 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(value.shape.num_elements(), num_words)
 
   @parameterized.named_parameters(
-    # 400 codes in 100 words, 2 scales, and 30 numbers as they are.
+    # 400 codes in 100 words, 2 scales, and 30 uncompressed numbers.
     ("bits_8", compress.Stochastic(8, 256), 100 + 2 + 30),
     ("bits_2", compress.Stochastic(2, 8), 25 + 50 + 30),
     ("top_k", compress.TopK(0.1), 2 * 40 + 30),
     ("rand_k", compress.RandK(0.1), 40 + 2 + 30),
     ("sign", compress.ScaledSign(), 13 + 1 + 30),
   )
-  def test_words_go_out_and_nothing_else(self, compressor, num_words):
+  def test_gather_sends_packed_words_only(self, compressor, num_words):
     exchange = quantize.Quantized(compressor, form="gather")
-    pairs, to_all, in_means, weights = self.said(exchange)
-    self.assert_words(to_all, M, num_words)
-    self.assertEmpty(pairs + in_means)
+    pairs, gathered, averaged, weights = self.trace_messages(exchange)
+    self.assert_words(gathered, M, num_words)
+    self.assertEmpty(pairs + averaged)
     traffic = exchange.traffic(weights, [], 0)
     self.assertEqual(traffic.sent, 4 * num_words)
     self.assertEqual(traffic.received, (M - 1) * 4 * num_words)
 
-  def test_two_phases_give_parts_to_each_and_the_mean_to_all(self):
+  def test_two_phases_send_chunks_to_each_and_their_means_to_all(self):
     exchange = quantize.Quantized(compress.Stochastic(8, 25), form="two_phase")
-    pairs, to_all, in_means, weights = self.said(exchange)
-    # 100 entries each: 25 words and 4 scales.
+    pairs, gathered, averaged, weights = self.trace_messages(exchange)
+    # Chunks of 100 entries: 25 words and 4 scales.
     self.assert_words(pairs, M * (M - 1), 29)
-    self.assert_words(to_all, M, 29)
-    self.assertEqual([v.shape.num_elements() for v in in_means], [30] * M)
+    self.assert_words(gathered, M, 29)
+    self.assertEqual([v.shape.num_elements() for v in averaged], [30] * M)
     traffic = exchange.traffic(weights, [], 0)
     self.assertEqual(traffic.sent, 4 * (4 * 29 + 30))
     self.assertEqual(traffic.received, 4 * (6 * 29 + 30))
 
-  def said_on_a_tpu(self, exchange, num, size=400):
-    """Returns what replicas of one program say, by kind of operation."""
+  def trace_on_tpu(self, exchange, num, size=400):
+    """Returns the inputs of collectives on a TPU, by type of operation."""
     with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
       weights = [tf.Variable(tf.zeros([size]), name="w")]
       exchange.init(weights)
       exchange.average_updates([tf.ones([size])], 0)
-    said = collections.defaultdict(list)
+    inputs = collections.defaultdict(list)
     for op in graph.get_operations():
       if "Collective" in op.type or "CrossReplica" in op.type:
-        said[op.type].append(op.inputs[0])
-    return said
+        inputs[op.type].append(op.inputs[0])
+    return inputs
 
-  def test_on_a_tpu_words_are_permuted(self):
+  def test_on_a_tpu_gather_uses_permutes(self):
     exchange = quantize.Quantized(compress.Stochastic(8, 256), form="gather")
-    said = self.said_on_a_tpu(exchange, M)
-    self.assertEqual(list(said), ["CollectivePermute"])
-    self.assert_words(said["CollectivePermute"], M - 1, 100 + 2)
+    inputs = self.trace_on_tpu(exchange, M)
+    self.assertEqual(list(inputs), ["CollectivePermute"])
+    self.assert_words(inputs["CollectivePermute"], M - 1, 100 + 2)
 
   @parameterized.parameters(2, M)
-  def test_on_a_tpu_two_phases_are_permuted(self, num):
+  def test_on_a_tpu_two_phases_use_permutes(self, num):
     exchange = quantize.Quantized(compress.Stochastic(8, 25), form="two_phase")
-    said = self.said_on_a_tpu(exchange, num)
-    self.assertEqual(list(said), ["CollectivePermute"])
-    # Pairs are in `num` groups, of which one is empty with two replicas.
-    num_said = (1 if num == 2 else num) + num - 1
+    inputs = self.trace_on_tpu(exchange, num)
+    self.assertEqual(list(inputs), ["CollectivePermute"])
+    # The pairs have `num` groups, one of which is empty with two replicas.
+    num_permutes = (1 if num == 2 else num) + num - 1
     size = -(-400 // num)
     num_words = -(-size // 4) + -(-size // 25)
-    self.assert_words(said["CollectivePermute"], num_said, num_words)
+    self.assert_words(inputs["CollectivePermute"], num_permutes, num_words)
 
   @parameterized.parameters((2, "gather"), (8, "gather"), (9, "two_phase"))
-  def test_the_form_is_chosen_by_what_it_costs(self, num, form):
+  def test_auto_chooses_the_cheaper_form(self, num, form):
     for compressor, expected in (
       (compress.Stochastic(8, 256), form),
       (compress.TopK(0.01), "gather"),
@@ -266,7 +275,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(exchange.form, expected)
         self.assertIn(expected, exchange.summary())
 
-  def test_draws_differ_by_worker_update_and_tensor(self):
+  def test_rounding_differs_by_worker_update_and_tensor(self):
     exchange = make(compress.Stochastic(4, 8))
     with strategies.scope(testing.strategy()):
       weights = [tf.Variable(tf.zeros([64]), name=n) for n in "ab"]
@@ -274,25 +283,26 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
 
     def replica(_):
       updates = [tf.constant(np.linspace(0.1, 1.0, 64), tf.float32)] * 2
-      seen = []
+      residuals = []
       for _ in range(2):
         for e in exchange.e:
           e.assign(tf.zeros([64]))
         exchange.average_updates(updates, 0)
-        seen += [tf.identity(e) for e in exchange.e]
-      return seen
+        residuals += [tf.identity(e) for e in exchange.e]
+      return residuals
 
-    seen = testing.run_on_replicas(replica, list(range(M)))
-    rows = [tuple(e.round(5)) for worker in seen for e in worker]
+    first = testing.run_on_replicas(replica, list(range(M)))
+    rows = [tuple(e.round(5)) for worker in first for e in worker]
     self.assertLen(set(rows), M * 4)
     again = make(compress.Stochastic(4, 8))
     with strategies.scope(testing.strategy()):
       again.init(weights)
     exchange = again
-    self.assertAllEqual(testing.run_on_replicas(replica, list(range(M))), seen)
+    second = testing.run_on_replicas(replica, list(range(M)))
+    self.assertAllEqual(second, first)
 
-  def test_draws_differ_by_the_run_s_seed(self):
-    def owed(seed):
+  def test_rounding_differs_by_the_seed_of_the_run(self):
+    def residual(seed):
       exchange = make(compress.Stochastic(4, 8))
       exchange.init([tf.Variable(tf.zeros([64]), name="w")], seed)
       exchange.average_updates(
@@ -300,7 +310,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       )
       return tuple(exchange.e[0].numpy().round(5))
 
-    self.assertLen({owed(seed) for seed in (0, 0, 1, 2)}, 3)
+    self.assertLen({residual(seed) for seed in (0, 0, 1, 2)}, 3)
 
 
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):
@@ -315,11 +325,11 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     ),
     ("time", dict(timeout=-1.0), "`timeout` must be above 0 s, got -1.0"),
   )
-  def test_a_bad_value_is_refused(self, options, words):
-    with self.assertRaisesRegex(ValueError, words):
+  def test_an_invalid_option_is_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
       quantize.Quantized(**options)
 
-  def test_what_is_no_contraction_is_refused(self):
+  def test_a_compressor_that_is_no_contraction_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`bucket_size` must be in 1 to 8"):
       quantize.Quantized(compress.Stochastic(bits=2))
     with self.assertRaisesRegex(ValueError, "`share` must be in .0, 1., got 0"):

@@ -1,4 +1,4 @@
-"""What was written is read back: after a stop, a torn line, a rewind."""
+"""Records survive a stop, an incomplete line and a rewind."""
 
 import io
 import json
@@ -21,7 +21,7 @@ FID = {
 
 
 def events(folder, run=""):
-  """The events of a run in the order TensorBoard reads them."""
+  """Returns the events of a run in the order TensorBoard reads them."""
   folder = os.path.join(folder, "events", run)
   for name in sorted(os.listdir(folder)):
     path = os.path.join(folder, name)
@@ -78,7 +78,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("nan", np.nan), ("infinity", np.inf), ("minus_infinity", -np.inf)
   )
-  def test_what_is_not_finite_is_null_in_the_file_only(self, value):
+  def test_values_that_are_not_finite_are_null_in_the_file_only(self, value):
     run = records.Records(self.folder)
     run.write(1, {"g/loss": value})
     self.assertIn('"g/loss": null', self.text())
@@ -91,7 +91,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(self.steps(), [4])
 
   @parameterized.parameters("step", "seconds", "metrics")
-  def test_own_names_are_refused_and_nothing_is_written(self, name):
+  def test_reserved_names_are_refused_and_nothing_is_written(self, name):
     run = records.Records(self.folder)
     with self.assertRaisesRegex(ValueError, f"`values`.*'{name}'"):
       run.write(1, {name: 1.0})
@@ -136,7 +136,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
     image = Image.open(io.BytesIO(value.image.encoded_image_string))
     self.assertAllEqual(np.array(image).reshape([2, 3, channels]), pixels)
 
-  def test_events_say_their_version_and_follow_on_resume(self):
+  def test_events_have_a_version_and_continue_on_resume(self):
     self.write_steps(1)
     self.write_steps(2)
     versions = [event.file_version for event in events(self.folder)]
@@ -149,7 +149,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
       run.write(1, {"d/loss": 0.5})
     self.assertEqual(scalars(self.folder), [(1, "d/loss", 0.5)])
 
-  def test_close_may_come_twice_and_before_a_write(self):
+  def test_close_may_be_called_twice_and_before_a_write(self):
     run = records.Records(self.folder)
     run.close()
     run.write(1, {"d/loss": 0.5})
@@ -195,7 +195,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
     ("zeros_after_a_power_cut", "\0\0\0\0"),
     ("half_a_letter", "\udcc3"),
   )
-  def test_torn_last_line_is_dropped(self, torn):
+  def test_incomplete_last_line_is_dropped(self, torn):
     self.write_steps(10, 20)
     whole = self.text()
     with open(self.path, "ab") as f:
@@ -206,7 +206,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
     run.write(21, {"d/loss": 0.5})
     self.assertEqual(self.steps(), [10, 20, 21])
 
-  def test_torn_line_goes_with_a_rewind(self):
+  def test_rewind_drops_an_incomplete_line(self):
     self.write_steps(10, 20)
     run = records.Records(self.folder)
     self.append('{"step": 15, "d/l')
@@ -214,7 +214,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(self.steps(), [10])
     self.assertEndsWith(self.text(), "}\n")
 
-  def test_last_line_that_lacks_only_its_end_is_kept(self):
+  def test_last_line_without_a_newline_is_kept(self):
     self.append('{"step": 10, "seconds": 1.0}')
     self.write_steps(20)
     self.assertEqual(self.steps(), [10, 20])
@@ -225,7 +225,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
       records.Records(self.folder).rewind(20)
     write_file.assert_not_called()
 
-  def test_seconds_go_on_after_a_resume_and_go_back_with_a_rewind(self):
+  def test_seconds_continue_on_resume_and_return_with_a_rewind(self):
     now = 100.0
     with mock.patch.object(records.time, "monotonic", lambda: now):
       run = records.Records(self.folder)
@@ -244,7 +244,7 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
   def test_read_without_a_run_is_empty(self):
     self.assertEqual(records.read(os.path.join(self.folder, "none")), [])
 
-  def test_what_json_cannot_hold_becomes_text(self):
+  def test_values_that_json_does_not_support_become_text(self):
     run = records.Records(self.folder)
     protocol = {"seed": np.int32(3), "range": (0, np.nan), "dtype": np.uint8}
     run.metric(1, [{**FID, "protocol": protocol}])

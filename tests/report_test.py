@@ -1,4 +1,4 @@
-"""The report is well formed, holds everything, and asks for nothing."""
+"""The report is well-formed, complete, and needs no network."""
 
 import base64
 import html.parser
@@ -18,7 +18,7 @@ EVIL = '<script>alert(1)</script><img src="x" onerror=\'y\'>&amp;"'
 
 
 class Page(html.parser.HTMLParser):
-  """Reads a page strictly: every tag that opens must close in order."""
+  """Parses a page strictly: every open tag must be closed in order."""
 
   def __init__(self, text):
     super().__init__()
@@ -44,7 +44,7 @@ class Page(html.parser.HTMLParser):
     self.text += data
 
   def all(self, tag, **attributes):
-    """The attributes of the tags that have at least these."""
+    """Returns the attributes of the tags that have at least these."""
     return [
       found
       for name, found in self.tags
@@ -56,7 +56,7 @@ class Page(html.parser.HTMLParser):
 
 
 def coordinates(path):
-  """The points of a path that are given as two numbers."""
+  """Returns the points of a path that have two coordinates."""
   found = re.findall(r"(-?[\d.]+),(-?[\d.]+)", path)
   return np.array(found, np.float64).reshape([-1, 2])
 
@@ -124,7 +124,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("Steps0", page.text)
     self.assertEqual(os.listdir(self.folder), ["report.html"])
 
-  def test_whole_run_is_there(self):
+  def test_report_has_all_sections_of_a_run(self):
     self.write_all()
     page = self.page()
     for text in ("biggan_run", "Images/s200", "fid9.251.52", "10000"):
@@ -134,7 +134,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     for text in ("No samples", "No metrics", "No config", "Nothing"):
       self.assertNotIn(text, page.text)
 
-  def test_nothing_comes_from_outside(self):
+  def test_report_loads_nothing_from_the_network(self):
     self.write_all()
     page = self.page()
     for tag, attributes in page.tags:
@@ -172,7 +172,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       [x["for"] for x in page.all("label")], ["grid30", "grid100", "grid2000"]
     )
 
-  def test_the_way_between_classes_is_shown_where_it_was_drawn(self):
+  def test_interpolation_is_shown_if_it_exists(self):
     self.write_grids(1)
     self.assertNotIn("From class to class", self.page().text)
     path = samples.interpolation_path(self.folder)
@@ -198,7 +198,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual((image["width"], image["height"]), ("1280", "1280"))
     self.assertLess(len(self.source), 2_500_000)
 
-  def test_broken_grid_is_left_out(self):
+  def test_damaged_grid_is_skipped(self):
     self.write_grids(1)
     self.write_file("samples/00000002.png", "not a picture")
     (only,) = self.page().all("input")
@@ -263,7 +263,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       self.assertNotRegex(drawing, "nan|inf")
     self.assertLen(page.all("svg"), 1)
 
-  def test_long_curve_is_thinned_and_keeps_its_spike(self):
+  def test_long_curve_is_downsampled_and_keeps_its_spike(self):
     values = np.sin(np.arange(2_000.0))
     values[1400] = 5
     self.write(d__loss=values)
@@ -278,7 +278,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLessEqual(len(page.all("rect")), 100)
     self.assertLess(len(self.source), 60_000)
 
-  def test_rare_spike_is_cut_and_told(self):
+  def test_rare_spike_is_cut_off_and_noted(self):
     values = np.tile([1.0, 2.0], 100)
     values[50] = 1e5
     self.write(d__loss=values)
@@ -321,7 +321,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertLen(page.all("svg"), 6)
 
-  def test_hover_tells_step_and_values(self):
+  def test_hover_shows_step_and_values(self):
     self.write(d__loss=[0.5, 0.25], g__loss=[1.0, 1234.5])
     text = self.page().text
     self.assertIn("step 1: d/loss 0.5, g/loss 1", text)
@@ -341,13 +341,13 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     ("minutes", 61, "1 min 1 s"),
     ("hours", 2 * 3600 + 5 * 60 + 59, "2 h 5 min"),
   )
-  def test_headline_tells_the_duration(self, seconds, expected):
+  def test_headline_has_the_duration(self, seconds, expected):
     line = json.dumps({"step": 1200, "seconds": seconds})
     self.write_file("metrics.jsonl", line + "\n" + '{"step": 99')
     text = self.page().text
     self.assertIn(f"Steps1,200Duration{expected}", text)
 
-  def test_lines_that_are_not_ours_do_no_harm(self):
+  def test_unknown_lines_are_ignored(self):
     lines = [{"a": 1}, {"step": "x"}, {"step": 1, "a": "text", "b": None}]
     self.write_file("metrics.jsonl", "\n".join(map(json.dumps, lines)))
     self.assertLen(self.page().all("svg"), 2)

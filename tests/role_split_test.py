@@ -240,7 +240,9 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     shared = self.collectives_of(step)
     # In one memory copies do; elsewhere one message of each of the four.
     self.assertEmpty(shared)
-    with mock.patch.object(collectives, "_copies_suffice", lambda: False):
+    with mock.patch.object(
+      collectives, "_replicas_share_memory", lambda: False
+    ):
       self.assertEqual(self.collectives_of(step), ["CollectiveReduceV2"] * 4)
 
   def test_copies_and_messages_come_to_the_same(self):
@@ -254,7 +256,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     results = []
     for copies in (True, False):
       with mock.patch.object(
-        collectives, "_copies_suffice", return_value=copies
+        collectives, "_replicas_share_memory", return_value=copies
       ):
         runner = Runner(make_step(testing.strategy(), make, spectral=True))
         for t in range(4):
@@ -266,7 +268,9 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
   def test_exchanges_that_differ_talk_apart(self):
     makes = {"g": exchange.AllReduce, "d": lambda: exchange.Periodic(2)}
     step = make_step(testing.strategy(), makes)
-    with mock.patch.object(collectives, "_copies_suffice", lambda: False):
+    with mock.patch.object(
+      collectives, "_replicas_share_memory", lambda: False
+    ):
       # G's gradients twice, D's weights once.
       found = self.collectives_of(step)
     self.assertEqual(found, ["CollectiveReduceV2"] * 4 * 3)
@@ -442,7 +446,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
       g_per_group=g_per_group, d_per_group=d_per_group
     )
     roles = made.roles
-    names = "".join(roles.plays(r) for r in range(4))
+    names = "".join(roles.role_of(r) for r in range(4))
     self.assertEqual(names, "g" * g_per_group + "d" * d_per_group)
     step = make_step(
       testing.strategy(),
@@ -474,7 +478,10 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_what_does_not_fit_is_refused(self):
     cases = (
-      (dict(g_per_group=2, d_per_group=3), "one divide the other, got 2 and 3"),
+      (
+        dict(g_per_group=2, d_per_group=3),
+        "divide the other, got 2 and 3",
+      ),
       (dict(g_per_group=0), "at least 1.*got 0"),
       (dict(cache_depth=0), "`cache_depth` must be at least 1, got 0"),
       (dict(cache_policy="best"), "`cache_policy` must be one of.*'best'"),

@@ -440,7 +440,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     ]
     self.assertGreater(np.ptp(np.stack(own), 0).max(), 0)
     trained.copy(self.folder)
-    with self.assertRaisesRegex(ValueError, "4 replicas' own"):
+    with self.assertRaisesRegex(ValueError, "` of 4 replicas"):
       prepared(ONE("/cpu:0"), self.folder, 12, *EVERY_OTHER_STEP)
 
   def test_the_cache_of_fakes_is_in_the_checkpoint(self):

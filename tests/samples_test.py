@@ -1,4 +1,4 @@
-"""Grids hold the pixels they should, and files appear whole or not at all."""
+"""Grids have the right pixels, and files are written atomically."""
 
 import os
 from unittest import mock
@@ -12,7 +12,7 @@ from paragan_tf.outputs import records, samples
 
 
 def flat(values, channels=1):
-  """Images of one by two pixels, each of one value."""
+  """Returns images of one by two pixels, each of one value."""
   return np.array(values, np.float32)[:, None, None, None] * np.ones(
     [1, 1, 2, channels], np.float32
   )
@@ -48,7 +48,7 @@ class GridTest(tf.test.TestCase, parameterized.TestCase):
     ("float32", np.float32, 0),
     ("float64", np.float64, 0),
   )
-  def test_every_pixel_value_comes_back(self, dtype, tolerance):
+  def test_every_pixel_value_is_preserved(self, dtype, tolerance):
     pixels = np.arange(256)
     images = (pixels / 127.5 - 1).astype(dtype).reshape([1, 16, 16, 1])
     picture = samples.grid(images, columns=1).reshape([256]).astype(int)
@@ -75,7 +75,7 @@ class GridTest(tf.test.TestCase, parameterized.TestCase):
     ("no_batch", np.zeros([2, 2, 3]), 1, r"`images`.*\[2, 2, 3\]"),
     ("no_columns", np.zeros([1, 2, 2, 3]), 0, "`columns`.*got 0"),
   )
-  def test_what_is_no_grid_is_refused(self, images, columns, message):
+  def test_bad_images_and_columns_are_refused(self, images, columns, message):
     with self.assertRaisesRegex(ValueError, message):
       samples.grid(images, columns)
 
@@ -108,7 +108,7 @@ class PngTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(f.read(), before)
     self.assertEqual(os.listdir(folder), ["grid.png"])
 
-  def test_reader_never_sees_half_a_file(self):
+  def test_reader_never_sees_an_incomplete_file(self):
     path = os.path.join(self.get_temp_dir(), "grid.png")
     rename, seen = tf.io.gfile.rename, []
 
@@ -153,7 +153,7 @@ class PngTest(tf.test.TestCase, parameterized.TestCase):
     ("floats", np.zeros([1, 1, 3]), 1, "`pixels`.*float64"),
     ("alpha", np.zeros([1, 1, 4], np.uint8), 1, r"`pixels`.*\[1, 1, 4\]"),
   )
-  def test_what_is_no_picture_is_refused(self, picture, scale, message):
+  def test_bad_pictures_and_scales_are_refused(self, picture, scale, message):
     path = os.path.join(self.get_temp_dir(), "grid.png")
     with self.assertRaisesRegex(ValueError, message):
       samples.write_png(path, picture, scale)

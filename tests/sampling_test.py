@@ -1,4 +1,4 @@
-"""Samples depend on seed, place and label, not on who draws them."""
+"""Samples depend on seed, position and label, not on replicas."""
 
 import numpy as np
 import tensorflow as tf
@@ -44,14 +44,14 @@ class SamplingTest(tf.test.TestCase):
     mixed = self.one(0.5 * shares + 0.5 * shares[::-1], seed=5)
     self.assertNotAllClose(mixed, ids, atol=1e-3)
 
-  def test_codes_are_those_that_are_drawn_by(self):
+  def test_codes_are_those_of_the_samples(self):
     z = self.one.codes(7, seed=5)  # More than one batch.
     self.assertEqual(z.shape, (7, self.one._z_dim))
     self.assertAllClose(
       self.one(self.labels, seed=6, z=z), self.one(self.labels, seed=5)
     )
 
-  def test_truncated_codes_are_cut_off_and_not_clipped(self):
+  def test_truncated_codes_are_not_clipped(self):
     strategy = tf.distribute.get_strategy()
     cut = Sampler(strategy, self.one._g, True, 4000, truncation=1.0)
     z = cut._codes(seed=3, start=0, z=None).numpy()

@@ -1,4 +1,4 @@
-"""Variables belong to their replica, and the choice says why."""
+"""Variables are replica-local, and a choice has its reason."""
 
 import gc
 import os
@@ -43,7 +43,7 @@ class StrategiesTest(tf.test.TestCase):
     self.assertEqual(collectives.num_replicas(), 1)
     self.assertEqual(int(collectives.replica_id()), 0)
 
-  def test_a_dropped_iterator_ends_at_once(self):
+  def test_an_iterator_is_deleted_without_delay(self):
     def dataset_fn(context):
       del context
       built = input_fn.InputFn(source=sources.fashion, resolution=32, seed=0)
@@ -69,7 +69,7 @@ class StrategiesTest(tf.test.TestCase):
       w = tf.Variable(1.0, name="w")
     self.assertLen(strategies.copies(choice.strategy, w), 1)
 
-  def test_the_cpu_beside_a_gpu_was_asked_for(self):
+  def test_cpu_replicas_have_priority_over_a_gpu(self):
     def reason(gpus, num_cpu_replicas):
       options = strategies.DeviceOptions(num_cpu_replicas=num_cpu_replicas)
       with mock.patch.object(
@@ -79,7 +79,7 @@ class StrategiesTest(tf.test.TestCase):
 
     self.assertEqual(reason(["gpu"], 1), "one device, the CPU, as asked")
     self.assertEqual(reason([], 1), "one device, the CPU, as asked")
-    self.assertEqual(reason([], 0), "one device, the CPU: no GPU is here")
+    self.assertEqual(reason([], 0), "one device, the CPU: no GPU found")
 
   def test_a_cluster_of_one_is_one_process(self):
     one = (
@@ -92,7 +92,7 @@ class StrategiesTest(tf.test.TestCase):
       self.assertIsInstance(choice.strategy, tf.distribute.OneDeviceStrategy)
       self.assertIn("one device", choice.reason)
 
-  def test_a_cluster_that_cannot_be_read_is_told_before_a_choice(self):
+  def test_an_invalid_cluster_is_refused_before_a_choice(self):
     with (
       mock.patch.dict(os.environ, TF_CONFIG="{"),
       self.assertRaisesRegex(ValueError, "`TF_CONFIG` must be JSON"),

@@ -1,4 +1,4 @@
-"""A TPU that is not there is told at once; one that is there is started."""
+"""An unreachable TPU is refused at once; others are initialized."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def listening(self):
-    """Returns the address of someone who answers."""
+    """Returns an address that accepts connections."""
     server = self.enter_context(socket.create_server(("127.0.0.1", 0)))
     return f"grpc://127.0.0.1:{server.getsockname()[1]}"
 
@@ -33,7 +33,7 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
     ("name", "my-tpu", "no such TPU here"),
     ("not_a_port", "grpc://127.0.0.1:port", "invalid literal"),
   )
-  def test_one_that_is_not_there_is_told_in_a_sentence(self, name, reason):
+  def test_an_unreachable_tpu_is_refused(self, name, reason):
     for look in (tpu.find, tpu.connect):
       with self.assertRaisesRegex(
         ValueError, f"`tpu` '{name}' cannot be reached .*{reason}"
@@ -45,12 +45,12 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("strategy", strategies.choose), ("tpu_estimator", strategies.for_estimator)
   )
-  def test_both_engines_refuse_a_tpu_that_is_not_there(self, choose):
+  def test_both_engines_refuse_an_unreachable_tpu(self, choose):
     for name in ("local", NOWHERE):
       with self.assertRaisesRegex(ValueError, f"`tpu` '{name}' cannot be"):
         choose(strategies.DeviceOptions(tpu=name))
 
-  def test_one_that_answers_is_found_by_its_address(self):
+  def test_a_tpu_is_found_by_its_address(self):
     address = self.listening()
     self.assertEqual(tpu.find(address).master(), address)
     choice = strategies.for_estimator(strategies.DeviceOptions(tpu=address))
@@ -71,7 +71,7 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
     expected = [mock.call.connect(found), mock.call.initialize(found)]
     self.assertEqual(calls.mock_calls, expected)
 
-  def test_the_one_of_this_machine_needs_no_connection(self):
+  def test_a_local_tpu_needs_no_connection(self):
     calls = mock.Mock()
     with (
       mock.patch.multiple(
@@ -86,7 +86,7 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
       found = tpu.connect("local")
     self.assertEqual(calls.mock_calls, [mock.call.initialize(found)])
 
-  def test_a_tpu_that_does_not_start_is_told_in_a_sentence(self):
+  def test_a_tpu_that_does_not_start_is_refused(self):
     failed = tf.errors.UnavailableError(None, None, "failed\nto  start" * 99)
     with (
       mock.patch.object(tf.config, "experimental_connect_to_cluster"),
@@ -99,8 +99,8 @@ class TpuTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLess(len(str(caught.exception)), 500)
 
 
-class WishTest(tf.test.TestCase):
-  def test_insisting_on_a_tpu_needs_its_name(self):
+class DeviceOptionsTest(tf.test.TestCase):
+  def test_use_tpu_needs_a_name(self):
     with self.assertRaisesRegex(ValueError, "`use_tpu` needs.*`--tpu=NAME`"):
       strategies.DeviceOptions(use_tpu=True)
     self.assertTrue(strategies.DeviceOptions(use_tpu=True, tpu="mine").use_tpu)
@@ -118,14 +118,14 @@ class WishTest(tf.test.TestCase):
     )
     with (
       mock.patch.dict(os.environ, TF_CONFIG=two),
-      self.assertRaisesRegex(ValueError, "processes: give `--engine=strategy`"),
+      self.assertRaisesRegex(ValueError, "processes: set `--engine=strategy`"),
     ):
       strategies.for_estimator(strategies.DeviceOptions())
     alone = strategies.for_estimator(
       strategies.DeviceOptions(num_cpu_replicas=1)
     )
     self.assertIsNone(alone.tpu)
-    self.assertIn("no TPU is asked for", alone.reason)
+    self.assertIn("no TPU is requested", alone.reason)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ class TrainTest(tf.test.TestCase):
     file = os.path.join(self.get_temp_dir(), "a_file")
     pathlib.Path(file).write_text("kept")
     process = self.train(f"--model_dir={file}/run")
-    self.assert_refused(process, "`model_dir` must be a folder")
+    self.assert_refused(process, "`model_dir` must be a writable folder")
     self.assertEqual(pathlib.Path(file).read_text(), "kept")
 
   def test_a_damaged_image_file_is_refused(self):

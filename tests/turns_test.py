@@ -1,4 +1,4 @@
-"""Each player receives the gradient of its own loss, and nothing else moves."""
+"""Each player receives the gradient of its own loss only."""
 
 from unittest import mock
 
@@ -18,12 +18,12 @@ BATCH = 6
 
 
 def d_move(g, d, batch, loss_fn):
-  """D moves on fakes that G drew for it."""
+  """Returns D's move on frozen fakes of G."""
   return turns.d_move(turns.draw(g, batch, Mode.FROZEN), d, batch, loss_fn)
 
 
 def g_move(g, d, batch, loss_fn):
-  """G moves on its own fakes."""
+  """Returns G's move on its own fakes."""
   return turns.g_move(turns.draw(g, batch, Mode.TRAIN), d, batch, loss_fn)
 
 
@@ -82,7 +82,7 @@ def dcgan_pair(spectral):
 
 
 def by_hand(weights, batch):
-  """Returns `(real, fake)` scores of the linear pair, as two products each."""
+  """Returns `(real, fake)` scores of linear nets, as two products each."""
   g_w, g_b, d_w, d_b = weights
   images, labels, z = batch
   flat = tf.reshape(images, [BATCH, -1])
@@ -108,7 +108,9 @@ class GradientTest(tf.test.TestCase, parameterized.TestCase):
       for kind, spec in SPECS
     )
   )
-  def test_each_player_receives_its_own(self, loss_fn, player, own_loss, spec):
+  def test_each_player_receives_the_gradient_of_its_loss(
+    self, loss_fn, player, own_loss, spec
+  ):
     g, d = linear_pair(spec)
     batch = testing.batch(BATCH, spec)
     move = MOVES[player](g, d, batch, loss_fn)
@@ -134,22 +136,22 @@ class GradientTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(np.abs(w_grad).max(), 1e-3)
 
   @parameterized.named_parameters(("classes", "ac"), ("contrast", "2c"))
-  def test_what_is_not_paid_for_has_a_gradient_of_zero(self, conditioning):
+  def test_heads_without_a_due_penalty_have_zero_gradient(self, conditioning):
     g = dcgan.Generator(SPEC32, 1, width=2, z_dim=4)
     d = dcgan.Discriminator(SPEC32, 2, width=2, conditioning=conditioning)
     batch = testing.batch(BATCH, SPEC32)
     grads = named(d, d_move(g, d, batch, losses.hinge).grads)
     for variable in d.trainable_variables:
       self.assertEqual(grads[variable.name].shape, variable.shape)
-    unpaid = [name for name, x in grads.items() if not np.any(x)]
+    zero = [name for name, x in grads.items() if not np.any(x)]
     head = ("classes", "place", "embedding")
     expected = [name for name in grads if name.split("/")[1] in head]
     self.assertNotEmpty(expected)
-    self.assertContainsSubset(expected, unpaid)
+    self.assertContainsSubset(expected, zero)
     self.assertTrue(np.any(grads["d/linear/weight/w:0"]))
 
   @parameterized.named_parameters(("d", "d"), ("g", "g"))
-  def test_a_small_step_against_it_helps_its_player(self, player):
+  def test_a_small_step_against_the_gradient_lowers_the_loss(self, player):
     g, d = dcgan_pair(spectral=True)
     batch = testing.batch(BATCH, SPEC32)
     net = {"g": g, "d": d}[player]
@@ -168,7 +170,9 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
     ("g_spectral", "g", True),
     ("g_batch_norm", "g", False),
   )
-  def test_only_the_state_of_the_mover_moves(self, player, spectral):
+  def test_only_the_state_of_the_training_player_changes(
+    self, player, spectral
+  ):
     nets = dict(zip("gd", dcgan_pair(spectral)))
     before = {who: testing.values(net.variables) for who, net in nets.items()}
     batch = testing.batch(BATCH, SPEC32)
@@ -180,7 +184,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
         still = still or variable.shape.num_elements() == 1
         self.assertEqual(np.array_equal(variable, old), still, variable.name)
 
-  def test_a_turn_of_d_is_one_power_iteration(self):
+  def test_a_turn_of_d_runs_one_power_iteration(self):
     g, d = dcgan_pair(spectral=True)
     _, twin = dcgan_pair(spectral=True)
     batch = testing.batch(BATCH, SPEC32)
@@ -191,7 +195,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def two_passes(g, d, batch, loss_fn, modes):
-  """D's move with real and fake images scored one after the other."""
+  """Returns D's move with separate passes for real and fake images."""
   fake = g(batch.z, batch.labels, Mode.FROZEN)
   with tf.GradientTape() as tape:
     real_scores = d(batch.images, batch.labels, modes[0])
@@ -201,7 +205,7 @@ def two_passes(g, d, batch, loss_fn, modes):
 
 
 class ReuseTest(tf.test.TestCase):
-  def test_fakes_that_d_has_seen_serve_g_as_well_as_its_own(self):
+  def test_g_can_reuse_the_fakes_of_d(self):
     g, d = dcgan_pair(spectral=True)
     batch = testing.batch(BATCH, SPEC32)
     fakes = turns.draw(g, batch, Mode.FROZEN)
@@ -240,7 +244,7 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
     (True, [Mode.TRAIN]), (False, [Mode.TRAIN, Mode.FROZEN])
   )
-  def test_the_move_is_told_how_many_passes_to_make(self, one_pass, expected):
+  def test_one_pass_sets_the_number_of_passes(self, one_pass, expected):
     g, d = linear_pair(SPECS[0][1], spectral=True)
     batch = testing.batch(BATCH, SPECS[0][1])
     fakes = turns.draw(g, batch, Mode.FROZEN)
@@ -249,7 +253,7 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
       turns.d_move(fakes, d, batch, losses.hinge, terms)
     self.assertEqual([call.args[2] for call in judge.mock_calls], expected)
 
-  def test_batch_statistics_are_taken_of_real_and_fake_apart(self):
+  def test_real_and_fake_images_have_separate_batch_statistics(self):
     g, d = dcgan_pair(spectral=False)
     _, twin = dcgan_pair(spectral=False)
     batch = testing.batch(BATCH, SPEC32)
@@ -279,7 +283,7 @@ class PassTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TermsTest(tf.test.TestCase):
-  def test_what_is_drawn_again_is_changed_as_the_fakes_were(self):
+  def test_new_samples_are_augmented_as_the_fakes(self):
     g = linear.Generator(testing.SPEC, 0)
     d = linear.Discriminator(testing.SPEC, 0)
     batch = testing.batch(4)
@@ -288,9 +292,9 @@ class TermsTest(tf.test.TestCase):
     )
     for move in (turns.d_move, turns.g_move):
       costs = []
-      for paid in ((close,), ()):
+      for terms in ((close,), ()):
         terms = turns.LossTerms(
-          paid, DiffAugment(), g, 3, tf.constant(5, tf.int64)
+          terms, DiffAugment(), g, 3, tf.constant(5, tf.int64)
         )
         fakes = turns.draw(g, batch, Mode.FROZEN)
         costs.append(move(fakes, d, batch, losses.hinge, terms).loss)

@@ -1,4 +1,4 @@
-"""What goes over the wire: packed messages."""
+"""Wire format: packed messages decode to what was encoded."""
 
 import numpy as np
 import tensorflow as tf
@@ -17,19 +17,19 @@ COMPRESSORS = (
 )
 
 
-class PackedTest(tf.test.TestCase, parameterized.TestCase):
+class WireTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*COMPRESSORS)
-  def test_comes_out_as_its_compressor_says(self, compressor):
+  def test_packed_message_decodes_as_by_its_compressor(self, compressor):
     v = tf.constant(np.random.RandomState(0).randn(3, 50), tf.float32)
     message = compressor.encode(v, [1, 2])
-    payload = wire.packed(message)
+    payload = wire.pack(message)
     self.assertEqual(payload.dtype, tf.int32)
     self.assertEqual(4 * payload.shape[0], compressor.num_bytes(150))
-    got = wire.opened(compressor, payload, 150, tf.float32)
+    got = wire.decode_message(compressor, payload, 150, tf.float32)
     expected = compressor.decode(message, [150])
     self.assertAllEqual(got, expected)
 
-  def test_parts_come_out_one_by_one(self):
+  def test_parts_are_decoded_separately(self):
     values = [
       tf.constant(np.random.RandomState(i).randn(*shape), tf.float64)
       for i, shape in enumerate(([4, 5], [7], []))
@@ -39,14 +39,14 @@ class PackedTest(tf.test.TestCase, parameterized.TestCase):
       for value, (_, compressor) in zip(values, COMPRESSORS[1:])
     ]
     seeds = [[0, i] for i in range(3)]
-    got = wire.decoded(wire.encoded(parts, seeds), parts)
+    got = wire.decode(wire.encode(parts, seeds), parts)
     for part, seed, q in zip(parts, seeds, got):
       message = part.compressor.encode(part.value, seed)
       expected = part.compressor.decode(message, part.value.shape)
       self.assertEqual(q.dtype, tf.float64)
       self.assertAllEqual(q, tf.cast(expected, tf.float64))
 
-  def test_chunks_are_filled_up(self):
+  def test_chunks_are_padded_with_zeros(self):
     rows = wire.chunks(tf.range(10.0), 4)
     self.assertAllEqual(rows.shape, [4, 3])
     self.assertAllEqual(tf.reshape(rows, [-1])[:10], tf.range(10.0))

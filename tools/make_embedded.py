@@ -1,4 +1,4 @@
-"""Makes the image set that ships with the package: Fashion-MNIST's test split.
+"""Makes the image set of the package: Fashion-MNIST's test split.
 
     python -m tools.make_embedded
 
@@ -66,21 +66,21 @@ def read_split(source_dir: str, split: str):
       raise FileNotFoundError(
         f"`--source_dir` must hold {os.path.basename(path)}, and "
         f"{source_dir!r} does not: install Debian's package "
-        "`dataset-fashion-mnist` or name the folder that has its files."
+        "`dataset-fashion-mnist`, or set the folder that has its files."
       )
   images, labels = map(read_idx, paths)
   return images, labels
 
 
 def main(argv):
-  """Writes `--target`; the same bytes every time."""
+  """Writes `--target`, with the same bytes in every run."""
   del argv
   try:
     images, labels = read_split(FLAGS.source_dir, "t10k")
   except (EOFError, OSError, ValueError) as error:
     print(error, file=sys.stderr)
     sys.exit(2)
-  # NumPy stamps members with 1980, so the file depends on its content only.
+  # NumPy dates members 1980, so the file depends on its content only.
   np.savez_compressed(
     FLAGS.target,
     images=images,

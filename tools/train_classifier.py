@@ -1,10 +1,11 @@
-"""Trains the classifier whose features the shipped metrics are computed on.
+"""Trains the classifier whose features the default metrics use.
 
     python -m tools.train_classifier
 
 A small convolutional net on all 60,000 training images of Fashion-MNIST. The
-shipped image set is the test split, so it is unseen here. Batch norm is folded
-into the kernels before saving: `outputs/features.py` needs plain ops only.
+image set of the package is the test split, so it is held out here. Batch norm
+is folded into the kernels before saving, so that `outputs/features.py` needs
+plain ops only.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ flags.declare_key_flag("source_dir")
 flags.DEFINE_string(
   "weights", "paragan_tf/outputs/files/fashion_classifier.npz", "File to write."
 )
-flags.DEFINE_integer("seed", 0, "Settles initial weights, order and flips.")
+flags.DEFINE_integer("seed", 0, "Seed of initial weights, order and flips.")
 flags.DEFINE_integer(
   "num_epochs", 10, "Passes over the 60,000 images.", lower_bound=1
 )
@@ -37,7 +38,7 @@ NUM_CLASSES = 10
 
 
 def make_net(batch_norm: bool) -> tf.keras.Sequential:
-  """Returns the net, for training or, without batch norm, as it is saved."""
+  """Returns the net for training or, without batch norm, for inference."""
   layers = tf.keras.layers
   net = tf.keras.Sequential([layers.InputLayer((32, 32, 1))])
   for channels in CHANNELS:
@@ -60,7 +61,7 @@ def to_inputs(images: np.ndarray) -> np.ndarray:
 
 
 def flip_half(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """Mirrors every image or not, at even odds."""
+  """Flips each image with probability 1/2."""
   flip = rng.random((len(images), 1, 1)) < 0.5
   return np.where(flip, images[:, :, ::-1], images)
 
@@ -91,9 +92,9 @@ def train(images: np.ndarray, labels: np.ndarray) -> tf.keras.Sequential:
     for _ in range(FLAGS.num_epochs):
       order = rng.permutation(len(images))
       for i in range(steps_per_epoch):
-        picked = order[i * BATCH_SIZE : (i + 1) * BATCH_SIZE]
-        x = to_inputs(flip_half(images[picked], rng))
-        loss = step(x, labels[picked])
+        rows = order[i * BATCH_SIZE : (i + 1) * BATCH_SIZE]
+        x = to_inputs(flip_half(images[rows], rng))
+        loss = step(x, labels[rows])
         if i % 20 == 0:
           bar.set_postfix(loss=f"{float(loss):.3f}", refresh=False)
         bar.update()
@@ -101,7 +102,7 @@ def train(images: np.ndarray, labels: np.ndarray) -> tf.keras.Sequential:
 
 
 def fold(net: tf.keras.Sequential) -> Dict[str, np.ndarray]:
-  """Returns float16 kernels and biases with batch norm multiplied in."""
+  """Returns float16 kernels and biases with batch norm folded in."""
   pairs = []
   for layer in net.layers:
     if isinstance(layer, tf.keras.layers.Conv2D):
@@ -123,7 +124,7 @@ def fold(net: tf.keras.Sequential) -> Dict[str, np.ndarray]:
 def accuracy(
   weights: Dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray
 ) -> float:
-  """Returns the share of `images` that the saved net labels right."""
+  """Returns the fraction of `images` that the folded net classifies right."""
   net = make_net(batch_norm=False)
   net.set_weights([w.astype(np.float32) for w in weights.values()])
   logits = net.predict(to_inputs(images), batch_size=500, verbose=0)

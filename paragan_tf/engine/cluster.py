@@ -1,6 +1,6 @@
-"""Which processes train together, and waiting until all of them are there.
+"""The processes that train together: finds them and waits for them.
 
-The addresses come from `TF_CONFIG` or from the variables of a SLURM step.
+Their addresses come from `TF_CONFIG` or from the variables of a SLURM step.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ _SLURM_PORT = 8888
 
 
 class Cluster(NamedTuple):
-  """All processes of a run, and which of them this one is.
+  """All processes of a run, and the index of this one.
 
   Attributes:
-    addresses: `host:port` of each; the first one is the chief.
-    place: The place of this process.
-    found_in: Where that was read.
+    addresses: `host:port` of each process; the first one is the chief.
+    place: Index of this process.
+    found_in: Where the addresses were found, for messages.
   """
 
   addresses: Sequence[str]
@@ -36,7 +36,7 @@ class Cluster(NamedTuple):
 def from_environment(
   environment: Mapping[str, str] = os.environ,
 ) -> Optional[Cluster]:
-  """Returns the cluster that the environment names, or `None`."""
+  """Returns the cluster that the environment describes, or `None`."""
   if environment.get("TF_CONFIG"):
     return _from_tf_config(environment["TF_CONFIG"])
   if int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
@@ -45,16 +45,16 @@ def from_environment(
 
 
 def wait_for_all(cluster: Cluster, seconds: float) -> None:
-  """Returns when every process can be reached; else says which cannot.
+  """Waits until every process can be reached; raises with those that cannot.
 
-  TensorFlow itself would wait without a word. This process answers on its own
-  address meanwhile, and leaves it to TensorFlow when it has seen the others.
+  TensorFlow itself would wait silently. Meanwhile this process listens on its
+  own address, which is free again for TensorFlow when all others have answered.
   """
   deadline = time.monotonic() + seconds
-  with _answering(cluster.addresses[cluster.place]):
+  with _listen(cluster.addresses[cluster.place]):
     missing = [a for i, a in enumerate(cluster.addresses) if i != cluster.place]
     while missing:
-      missing = [address for address in missing if not _reachable(address)]
+      missing = [address for address in missing if not _is_reachable(address)]
       if missing and time.monotonic() > deadline:
         raise ValueError(
           f"Worker(s) at {', '.join(missing)} did not join within "
@@ -79,7 +79,7 @@ def _from_tf_config(text: str) -> Cluster:
   if unknown:
     raise ValueError(
       "`TF_CONFIG` may have the jobs `chief` and `worker`, got "
-      f"`{unknown[0]}`: all processes train, so take it out."
+      f"`{unknown[0]}`: all processes train; remove this job."
     )
   task = _part(config, "task")
   kind, index = task.get("type"), task.get("index")
@@ -87,7 +87,7 @@ def _from_tf_config(text: str) -> Cluster:
   sizes = {"chief": len(chiefs), "worker": len(workers)}
   if type(index) is not int or not 0 <= index < sizes.get(str(kind), 0):
     raise ValueError(
-      "`TF_CONFIG` must say which `task` this process is, one of its cluster, "
+      "`TF_CONFIG` must have this process's `task`, which is in its cluster, "
       f"such as {_EXAMPLE}; got task {json.dumps(task)}."
     )
   place = index + (len(chiefs) if kind == "worker" else 0)
@@ -117,8 +117,8 @@ def _addresses(jobs: Mapping[str, Any], job: str) -> List[str]:
 
 def _from_slurm() -> Cluster:
   try:
-    # It counts GPUs to share them out, and fails where there are none; SLURM
-    # shares them out itself (`--gpus-per-task`).
+    # The resolver counts GPUs to distribute them, and fails without any; SLURM
+    # distributes them itself (`--gpus-per-task`).
     resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
       port_base=_SLURM_PORT,
       gpus_per_node=1 << 16,
@@ -135,19 +135,20 @@ def _from_slurm() -> Cluster:
 
 
 @contextlib.contextmanager
-def _answering(address: str):
+def _listen(address: str):
+  """Accepts connections on this process's address."""
   port = int(address.rpartition(":")[2])
   try:
     with socket.create_server(("", port), backlog=1024):
       yield
   except OSError as e:
     raise ValueError(
-      f"This process cannot answer on its own address {address} "
-      f"({e.strerror}): take a port that is free."
+      f"This process cannot listen on its own address {address} "
+      f"({e.strerror}): choose a free port."
     ) from e
 
 
-def _reachable(address: str) -> bool:
+def _is_reachable(address: str) -> bool:
   host, _, port = address.rpartition(":")
   try:
     socket.create_connection((host, int(port)), timeout=1.0).close()

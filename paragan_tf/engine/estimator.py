@@ -6,8 +6,8 @@ Pseudo-code:
     model_fn(EVAL)     losses and scores of the average of G against D
     model_fn(PREDICT)  images of the average of G
 
-A checkpoint's keys are the variables' names here too, so that a run may change
-its engine between two checkpoints.
+The keys of a checkpoint are the variables' names here too, so a run can resume
+with another engine.
 """
 
 import os
@@ -26,7 +26,7 @@ _ModeKeys = tf.estimator.ModeKeys
 _HOST_LOGS, _HOST_WAIT = "host_logs", "host_wait"
 _NEVER = 1 << 40
 
-# From the variable that counts the steps to a step, with new variables.
+# Maps the global step to a step with new variables.
 MakeStep = Callable[[tf.Variable], Step]
 
 
@@ -44,17 +44,17 @@ def make_estimator(
 
   Args:
     make_step: Makes the step in the estimator's graph.
-    model_dir: Where its checkpoints are.
-    batch_size: Images a step takes, over all replicas.
-    tpu: Where to train; the CPU if `None`.
-    cores_per_replica: Cores of a TPU that one replica has, one by default.
-    iterations_per_loop: Steps that a TPU makes in one call of the host.
-    keep_checkpoints: How many to keep.
+    model_dir: Folder of its checkpoints.
+    batch_size: Images per step, over all replicas.
+    tpu: The TPU to train on; the CPU if `None`.
+    cores_per_replica: TPU cores of one replica, one by default.
+    iterations_per_loop: Steps that a TPU runs in one call from the host.
+    keep_checkpoints: Number of checkpoints to keep.
   """
   config = _tpu.RunConfig(
     cluster=tpu,
     model_dir=model_dir,
-    save_checkpoints_steps=_NEVER,  # But at the end of each `train`.
+    save_checkpoints_steps=_NEVER,  # Only at the end of each `train`.
     save_summary_steps=None,
     log_step_count_steps=None,
     keep_checkpoint_max=keep_checkpoints,
@@ -79,7 +79,7 @@ def make_model_fn(make_step: MakeStep, model_dir: str):
   """Returns `model_fn(features, labels, mode, params)` for a TPUEstimator.
 
   Features are images in TRAIN and EVAL, or in TRAIN a dict with `images` and
-  `wait`, as of `timed`; in PREDICT a dict with `labels`, `z` or both.
+  `wait`, from `measure_wait`; in PREDICT a dict with `labels`, `z` or both.
   """
 
   def model_fn(features, labels, mode, params):
@@ -100,64 +100,64 @@ def make_input_fn(
   """Returns `input_fn(params)` for a TPUEstimator, from `start_step` on."""
 
   def estimator_input_fn(params):
-    places: Dict[str, Any] = {}
-    if "context" in params:  # On a TPU, once for each of its hosts.
+    shards: Dict[str, Any] = {}
+    if "context" in params:  # On a TPU, called for each of its hosts.
       context = params["context"]
       _, call, _, local = context.current_input_fn_deployment()
-      places = dict(
+      shards = dict(
         num_shards=context.num_replicas,
         shards=range(call * local, (call + 1) * local),
       )
     data = input_fn(
-      dict(batch_size=params["batch_size"], start_step=start_step, **places)
+      dict(batch_size=params["batch_size"], start_step=start_step, **shards)
     )
-    if len(data.element_spec) == 1:  # Estimators take pairs or bare features.
+    if len(data.element_spec) == 1:  # Estimators take pairs, or features alone.
       data = data.map(lambda images: images)
     return data
 
   return estimator_input_fn
 
 
-def timed(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
+def measure_wait(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
   """Returns an `input_fn` whose features are dicts of `images` and `wait`.
 
-  `wait` are the seconds, shape `[1]`, for which nothing came after the batch
-  was asked for; with several hosts, its part of their mean.
+  `wait`, shape `[1]`, is the time in seconds from the request of the batch to
+  its arrival, divided by the number of hosts.
   """
 
-  def timed_input_fn(params):
+  def measured_input_fn(params):
     num_hosts = 1
     if "context" in params:
       num_hosts = params["context"].current_input_fn_deployment()[2]
 
-    def joined(asked, element):
+    def add_wait(requested, element):
       pair = element if isinstance(element, tuple) else (element,)
       with tf.control_dependencies(tf.nest.flatten(element)):
-        wait = (tf.timestamp() - asked) / num_hosts
+        wait = (tf.timestamp() - requested) / num_hosts
       wait = tf.cast(tf.reshape(wait, [1]), tf.float32)
       features = {"images": pair[0], "wait": wait}
       return (features, *pair[1:]) if len(pair) > 1 else features
 
-    # One after the other: the clock is read, then the batch is waited for.
-    asked = tf.data.Dataset.range(_NEVER).map(lambda _: tf.timestamp())
-    data = tf.data.Dataset.zip((asked, input_fn(params))).map(joined)
+    # `zip` takes them in order: it reads the clock, then waits for the batch.
+    requested = tf.data.Dataset.range(_NEVER).map(lambda _: tf.timestamp())
+    data = tf.data.Dataset.zip((requested, input_fn(params))).map(add_wait)
     options = tf.data.Options()
-    # Else a thread of TensorFlow's waits, ahead of the device.
+    # Otherwise a prefetch thread would wait for batches, not the device.
     options.experimental_optimization.inject_prefetch = False
     return data.with_options(options)
 
-  return timed_input_fn
+  return measured_input_fn
 
 
 class EstimatorLoop:
-  """An inner loop that an estimator runs; it saves at its end.
+  """An inner loop that an estimator runs; it saves a checkpoint at its end.
 
   Args:
-    estimator: What trains.
-    input_fn: `input_fn(params)`, standing where the estimator stands.
+    estimator: Trains.
+    input_fn: `input_fn(params)`, which starts at the estimator's step.
     images_per_step: Over all replicas.
-    log: Called with the logs of single steps on the way.
-    log_names: Their names.
+    log: Called with the logs of single steps during the loop.
+    log_names: Names of these logs.
   """
 
   def __init__(
@@ -173,13 +173,13 @@ class EstimatorLoop:
     self._hook = _LogHook(images_per_step, log, log_names)
 
   def __call__(self, num_steps: int) -> Logs:
-    """Trains for `num_steps`; the logs went to `log`."""
+    """Trains for `num_steps`; returns no logs, as `log` gets them."""
     self._estimator.train(self._input_fn, steps=num_steps, hooks=[self._hook])
     return {}
 
 
 class _LogHook(tf.compat.v1.train.SessionRunHook):
-  """Hands on what the host call wrote down, after each call of the host."""
+  """Passes the logs that the host call stored to `log`, after each call."""
 
   def __init__(self, images_per_step: int, log: Action, names: Sequence[str]):
     self._images_per_step = images_per_step
@@ -193,13 +193,13 @@ class _LogHook(tf.compat.v1.train.SessionRunHook):
     self._values = [self._step, found[_HOST_LOGS], found[_HOST_WAIT]]
 
   def after_create_session(self, session, coord):
-    """Starts the clock."""
+    """Notes the step and the time at the start."""
     del coord
     step, _, waited = session.run(self._values)
     self._last = (int(step), float(waited), time.perf_counter())
 
   def after_run(self, run_context, run_values):
-    """Logs the last step, and speed and waiting since the one before."""
+    """Logs the last step, with speed and input wait since the last call."""
     del run_values
     step, logs, waited = run_context.session.run(self._values)
     (last_step, last_waited, last), now = self._last, time.perf_counter()
@@ -208,7 +208,7 @@ class _LogHook(tf.compat.v1.train.SessionRunHook):
     values["images_per_second"] = (
       (step - last_step) * self._images_per_step / (now - last)
     )
-    # What a TPU is fed with may have been asked for before the clock began.
+    # Batches of a TPU may have been requested before the interval began.
     values["input_wait"] = min((waited - last_waited) / (now - last), 1.0)
     self._log(int(step), values)
 
@@ -218,8 +218,8 @@ def _train_spec(step: Step, features, labels, model_dir: str):
   if isinstance(features, Mapping):
     images, wait = features["images"], features["wait"]
 
-  # Inside a `tf.function` the updates keep their order; in a bare graph nothing
-  # would order D's update before G reads D.
+  # Inside a `tf.function` the updates keep their order; in a plain graph G
+  # might read D before its update.
   @tf.function(autograph=False)
   def train():
     def at(phase: int) -> tf.Tensor:
@@ -231,10 +231,10 @@ def _train_spec(step: Step, features, labels, model_dir: str):
     # All replicas are at the same step, so all take the same branch.
     phase = tf.cast(step.count % step.cycle, tf.int32)
     firsts = [step.first_like(i) for i in range(step.cycle)]
-    kinds = sorted(set(firsts))
-    branches = {i: lambda at_=k: at(at_) for i, k in enumerate(kinds)}
-    kind = tf.gather([kinds.index(first) for first in firsts], phase)
-    return tf.switch_case(kind, branches)
+    phases = sorted(set(firsts))
+    branches = {i: lambda phase=p: at(phase) for i, p in enumerate(phases)}
+    branch = tf.gather([phases.index(first) for first in firsts], phase)
+    return tf.switch_case(branch, branches)
 
   logs = train()
   with tf.control_dependencies([logs]):
@@ -251,18 +251,18 @@ def _train_spec(step: Step, features, labels, model_dir: str):
 
 
 def _write_summaries(names: List[str], model_dir: str):
-  """Returns what the host does with the logs, a row for each replica."""
+  """Returns the host call: stores and summarizes logs, a row per replica."""
 
   def write(counts, logs, waits):
     means = tf.reduce_mean(logs, 0)
-    kept = _local_variable(_HOST_LOGS, [len(names)])
+    stored = _local_variable(_HOST_LOGS, [len(names)])
     waited = _local_variable(_HOST_WAIT, [])
     writer = tf.summary.create_file_writer(os.path.join(model_dir, "host_call"))
     with writer.as_default(), tf.summary.record_if(True):
       for i, name in enumerate(names):
         tf.summary.scalar(name, means[i], step=counts[0])
     return [
-      kept.assign(means),
+      stored.assign(means),
       waited.assign_add(tf.reduce_sum(waits)),
       *tf.compat.v1.summary.all_v2_summary_ops(),
     ]

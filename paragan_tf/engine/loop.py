@@ -1,4 +1,4 @@
-"""The loop: one call of the host runs many steps on the device.
+"""The training loop: one call from the host runs many steps on the device.
 
 Pseudo-code:
 
@@ -30,7 +30,7 @@ class InnerLoop:
 
   Attributes:
     average_logs: Whether logs are means over all processes, which takes one
-      message a call, or of this process alone. Set it before the first call.
+      message per call, or of this process alone. Set it before the first call.
   """
 
   def __init__(
@@ -46,23 +46,23 @@ class InnerLoop:
     self._iterator = iterator
     self._images_per_step = images_per_step
     self.average_logs = True
-    self._shared: Dict[int, Callable] = {}
+    self._traces: Dict[int, Callable] = {}  # By the first of equal phases.
     # Without AutoGraph, which would convert every net: tracing is faster.
     self._run = tf.function(self._cycles, autograph=False)
 
   def wrap_program(self, wrapper: Callable[[Callable], Callable]) -> None:
     """Runs `wrapper(program)` in place of the program from the first call on.
 
-    For benchmarks that measure inside of it, as with `tf.timestamp`: arguments
-    and results must stay the same.
+    For benchmarks that measure inside of it, e.g. with `tf.timestamp`.
+    Arguments and results must stay the same.
     """
     self._run = tf.function(wrapper(self._cycles), autograph=False)
 
   def __call__(self, num_steps: int) -> Logs:
     """Trains for `num_steps`, whole cycles, and returns the mean of the logs.
 
-    With them come `images_per_second` and `input_wait`, the share of the time
-    that the step waited for its batch.
+    The logs also have `images_per_second` and `input_wait`, the fraction of the
+    time that steps waited for their batches.
     """
     started = time.perf_counter()
     num_cycles = tf.constant(num_steps // self._step.cycle)
@@ -77,9 +77,9 @@ class InnerLoop:
   def _cycles(self, iterator, num_cycles: tf.Tensor):
     def cycle(done, sums, wait, ended):
       for phase in range(self._step.cycle):
-        element, came = self._next(iterator)
-        sums += self._traced(phase)(element, came)
-        wait += tf.maximum(came - ended, 0.0)
+        element, arrived = self._next(iterator)
+        sums += self._phase_fn(phase)(element, arrived)
+        wait += tf.maximum(arrived - ended, 0.0)
         with tf.control_dependencies([sums]):
           ended = tf.timestamp()
       return done + 1, sums, wait, ended
@@ -95,34 +95,34 @@ class InnerLoop:
     return sums, wait
 
   def _next(self, iterator):
-    """Returns an element and the time at which it came.
+    """Returns an element and the time at which it arrived.
 
-    It is asked for as early as TensorFlow likes, so only what passes after the
-    end of the last step is waiting.
+    TensorFlow may request it during the previous step, so only the time after
+    that step's end counts as waiting.
     """
     element = next(iterator)
     with tf.control_dependencies(tf.nest.flatten(self._local(element))):
       return element, tf.timestamp()
 
-  def _traced(self, phase: int) -> Callable:
-    """Returns the step of a phase; phases that are alike share their trace."""
+  def _phase_fn(self, phase: int) -> Callable:
+    """Returns the step of a phase; equal phases share their trace."""
     step = self._step
-    alike = [step.first_like(other) for other in range(step.cycle)]
-    first = alike[phase]
+    firsts = [step.first_like(other) for other in range(step.cycle)]
+    first = firsts[phase]
     run = functools.partial(self._run_step, phase=first)
-    if alike.count(first) == 1:
+    if firsts.count(first) == 1:
       return run
-    if first not in self._shared:
-      self._shared[first] = tf.function(run, autograph=False)
-    return self._shared[first]
+    if first not in self._traces:
+      self._traces[first] = tf.function(run, autograph=False)
+    return self._traces[first]
 
-  def _run_step(self, element, came: tf.Tensor, phase: int) -> tf.Tensor:
+  def _run_step(self, element, arrived: tf.Tensor, phase: int) -> tf.Tensor:
     """Returns the local replicas' mean of the logs, in order of their names."""
-    # Where threads are few, the clock would else be read after the step's work.
-    gates = [] if isinstance(self._strategy, _TPUStrategy) else [came]
+    # With few threads, the clock would otherwise be read after the step's work.
+    gates = [] if isinstance(self._strategy, _TPUStrategy) else [arrived]
 
     def replica(element):
-      # The whole step, so that none is half done if no batch comes any more.
+      # The whole step waits, so that none is half done when the input ends.
       with tf.control_dependencies(gates):
         element = tf.nest.map_structure(tf.identity, element)
         labels = element[1] if len(element) > 1 else None
@@ -146,15 +146,15 @@ def train(
   actions: Sequence[Action],
   should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-  """Runs inner loops from `start_step` to `num_steps`; returns where it ended.
+  """Runs inner loops from `start_step` to `num_steps`; returns the last step.
 
   Args:
     inner: Trains for a number of steps.
     start_step: Steps done before.
-    num_steps: Steps to have done at the end.
+    num_steps: Total number of steps.
     stops: Intervals; the inner loop returns to Python at every multiple.
     actions: Called after each inner loop, in order.
-    should_stop: Asked after the actions; `True` ends the loop early.
+    should_stop: Called before each inner loop; `True` ends the loop early.
   """
   step = start_step
   while step < num_steps and not should_stop():
@@ -167,7 +167,7 @@ def train(
 
 
 def every(interval: int, action: Action) -> Action:
-  """Returns an action that acts on multiples of `interval` only."""
+  """Returns an action that runs at multiples of `interval` only."""
 
   def at_multiples(step: int, logs: Logs):
     if step % interval == 0:

@@ -18,9 +18,9 @@ class Player(NamedTuple):
     net: What is trained.
     optimizer: How gradients become updates.
     exchange: How its replicas agree.
-    clip_norm: The largest global norm of its gradients, after the exchange.
+    clip_norm: Maximum global norm of its gradients, after the exchange.
     regularizer: A function of its weights that is added to its loss.
-    penalties: Functions of what D outputs that are added to its loss.
+    penalties: Functions of D's outputs that are added to its loss.
     one_pass: Whether it scores real and fake images in one pass, if it is D.
   """
 
@@ -44,7 +44,7 @@ class Player(NamedTuple):
 
   @property
   def state(self) -> List[tf.Variable]:
-    """What is exchanged beside the weights."""
+    """Variables that are exchanged beside the weights."""
     state: List[tf.Variable] = []
     if "statistics" in self.exchange.exchanged_state:
       state += [v for v in self.net.variables if not v.trainable]
@@ -72,13 +72,13 @@ class Player(NamedTuple):
     return tf.clip_by_global_norm(grads, self.clip_norm, norm)[0]
 
   def apply_updates(self, updates: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Updates the base weights; returns the norm's ratio to the weights'."""
+    """Updates the base weights; returns the norm ratio of update to weights."""
     self.optimizer.apply_updates(updates, self.weights)
     norm = tf.linalg.global_norm(self.weights)
     ratio = tf.linalg.global_norm(updates) / tf.maximum(norm, 1e-12)
     return tf.cast(ratio, tf.float32)
 
   def look_ahead(self, updates: Sequence[tf.Tensor]) -> None:
-    """Sets the weights to where the next gradient is taken."""
+    """Moves the weights to where the next gradient is taken."""
     ahead = predict_updates(self.exchange, updates)
     self.optimizer.look_ahead(ahead, self.weights)

@@ -1,7 +1,7 @@
-"""What the processes of one run decide together.
+"""Decisions that all processes of a run make together.
 
-Every process runs the same program; the chief alone writes. Each method is a
-meeting: all processes must call it, in the same order.
+Every process runs the same program; only the chief writes. Each method is a
+collective operation: all processes must call it, in the same order.
 """
 
 import json
@@ -14,13 +14,13 @@ from paragan_tf import collectives
 
 
 class Processes:
-  """The processes of one strategy; alone, nothing is sent.
+  """The processes of a strategy; a single one sends nothing.
 
   Attributes:
-    index: Which one this is.
-    count: How many there are.
-    num_local_replicas: How many replicas each has.
-    is_chief: Whether this one writes.
+    index: Index of this process.
+    count: Number of processes.
+    num_local_replicas: Number of replicas in each process.
+    is_chief: Whether this process writes.
   """
 
   def __init__(self, strategy: tf.distribute.Strategy):
@@ -41,42 +41,42 @@ class Processes:
     return self._strategy.experimental_local_results(mean)[0]
 
   def any(self, flag: bool) -> bool:
-    """Returns whether any process says so."""
+    """Returns whether `flag` is true in any process."""
     return self._mean(float(flag)) > 0.0
 
   def same(self, value: float) -> bool:
-    """Returns whether all processes gave the same value."""
+    """Returns whether `value` is the same in all processes."""
     return not self.any(self._mean(value) != value)
 
   def wait(self) -> None:
-    """Returns when all have come here."""
+    """Waits until all processes call it: a barrier."""
     self._mean(0.0)
 
   def on_chief(self, do: Callable[[], Any]) -> Any:
-    """Lets the chief do something; all get its result, or an error.
+    """Runs `do` on the chief; all processes get its result, or an error.
 
     Args:
-      do: Returns something that JSON can hold, and does not meet the others.
+      do: Returns a value that JSON supports, and calls no collective operation.
     """
     if self.count == 1:
       return do()
     if not self.is_chief:
-      answer = json.loads(self._from_chief(""))
+      answer = json.loads(self._broadcast(""))
       if "error" in answer:
         raise RuntimeError(f"The chief failed: {answer['error']}")
       return answer["result"]
     try:
       text = json.dumps({"result": do()})
-    except Exception as e:  # The others are waiting.
-      self._from_chief(json.dumps({"error": str(e)}))
+    except Exception as e:  # The other processes wait for an answer.
+      self._broadcast(json.dumps({"error": str(e)}))
       raise
-    return json.loads(self._from_chief(text))["result"]
+    return json.loads(self._broadcast(text))["result"]
 
-  def _from_chief(self, text: str) -> str:
-    """Returns what the chief gives, where all others give nothing."""
-    given = np.frombuffer(text.encode(), np.uint8)
-    size = round(self.count * self._mean(float(len(given))))
-    padded = tf.constant(np.pad(given, [0, size - len(given)]), tf.float64)
+  def _broadcast(self, text: str) -> str:
+    """Returns the chief's text; all other processes pass an empty one."""
+    sent = np.frombuffer(text.encode(), np.uint8)
+    size = round(self.count * self._mean(float(len(sent))))
+    padded = tf.constant(np.pad(sent, [0, size - len(sent)]), tf.float64)
     codes = np.round(self.count * self._traced_mean(padded).numpy())
     return codes.astype(np.uint8).tobytes().decode()
 

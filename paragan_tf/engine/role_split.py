@@ -29,7 +29,7 @@ import tensorflow as tf
 from paragan_tf import collectives
 from paragan_tf.engine.placement import Contribution, Game, Placement
 from paragan_tf.game import turns
-from paragan_tf.game.cache import Cache, Parcel, Store, parcel
+from paragan_tf.game.cache import Cache, FakeBatches, Store, make_batch
 from paragan_tf.game.schedule import Asynchronous
 from paragan_tf.types import Batch, ImageSpec, Mode, Net, Scores
 
@@ -39,7 +39,7 @@ class _Played(NamedTuple):
 
   g: turns.Move
   d: turns.Move
-  sent: Parcel
+  sent: FakeBatches
   fakes_age: tf.Tensor
 
 
@@ -108,7 +108,7 @@ class RoleSplit(Placement):
     def as_d():
       with self.device("d"):
         move, age = self._d_move(game, batch, phase, count)
-      return _Played(_no_move(game.net("g")), move, self._no_parcel(), age)
+      return _Played(_no_move(game.net("g")), move, self._no_fakes(), age)
 
     if trains["g"] is True and trains["d"] is True:
       g, d = as_g(), as_d()
@@ -128,7 +128,7 @@ class RoleSplit(Placement):
     )
     return dict(zip(self.log_names, values))
 
-  def _send(self, sent: Parcel, phase: int, count: tf.Tensor) -> None:
+  def _send(self, sent: FakeBatches, phase: int, count: tf.Tensor) -> None:
     """Brings the fakes to D when they are due. Replica context."""
     if self._is_due("d", phase):
       self.seen.assign(count + 1)
@@ -172,9 +172,9 @@ class RoleSplit(Placement):
       who: self._num / self._roles.num_playing(who, self._num) for who in "gd"
     }
     if here is not None:
-      trains: Dict[str, Any] = {w: self._roles.plays(here) == w for w in "gd"}
+      trains: Dict[str, Any] = {w: self._roles.role_of(here) == w for w in "gd"}
       return trains, {w: factors[w] * trains[w] for w in "gd"}
-    is_g = self._look_up(lambda replica: self._roles.plays(replica) == "g")
+    is_g = self._look_up(lambda replica: self._roles.role_of(replica) == "g")
     trains = {"g": is_g, "d": tf.logical_not(is_g)}
     weights = {w: factors[w] * tf.cast(trains[w], tf.float32) for w in "gd"}
     return trains, weights
@@ -189,7 +189,7 @@ class RoleSplit(Placement):
 
   def _g_move(self, game: Game, batch: Batch, phase: int, count):
     size = self._sizes.g
-    shard = self._look_up(self._schedule.g_place)
+    shard = self._look_up(self._schedule.g_index)
     batch = Batch(
       turns.repeat_rows(batch.images, size),
       turns.repeat_rows(batch.labels, size),
@@ -200,7 +200,7 @@ class RoleSplit(Placement):
     loss_fn = game.loss_at(count)
     move = turns.g_move(fakes, game.net("d"), batch, loss_fn, terms)
     images = tf.stop_gradient(fakes.images)
-    return move, parcel(images, batch.labels, self._sizes.sent)
+    return move, make_batch(images, batch.labels, self._sizes.sent)
 
   def _d_move(self, game: Game, batch: Batch, phase: int, count):
     shard = self._look_up(self._schedule.shard)
@@ -225,21 +225,21 @@ class RoleSplit(Placement):
     move = turns.d_move(fakes, game.net("d"), batch, loss_fn, terms)
     return move, tf.where(born < 0, _no_age(), count - born)
 
-  def _receive(self, sent: Parcel) -> Parcel:
+  def _receive(self, sent: FakeBatches) -> FakeBatches:
     """Returns the fakes of all replicas that feed this one, concatenated."""
     if self._both:
       return sent
-    parts: List[Parcel] = []
+    parts: List[FakeBatches] = []
     for index in range(self._roles.num_sources):
       sources = self._roles.sources(index, self._num)
-      parts.append(Parcel(*collectives.receive(sent, sources)))
-    if self._roles.num_fed > 1:
-      first = self._look_up(self._roles.slice_place) * self._sizes.d
+      parts.append(FakeBatches(*collectives.receive(sent, sources)))
+    if self._roles.num_targets > 1:
+      first = self._look_up(self._roles.slice_index) * self._sizes.d
       parts = [
-        Parcel(*(x[:, first : first + self._sizes.d] for x in part))
+        FakeBatches(*(x[:, first : first + self._sizes.d] for x in part))
         for part in parts
       ]
-    joined = Parcel(*(tf.concat(pieces, 1) for pieces in zip(*parts)))
+    joined = FakeBatches(*(tf.concat(pieces, 1) for pieces in zip(*parts)))
     size = [self._num_sent, *self.cache.images.shape[1:]]
     return joined._replace(images=tf.ensure_shape(joined.images, size))
 
@@ -247,9 +247,9 @@ class RoleSplit(Placement):
     zeros = tf.zeros([self._sizes.d])
     return _no_move(d)._replace(scores=Scores(zeros, zeros))
 
-  def _no_parcel(self) -> Parcel:
+  def _no_fakes(self) -> FakeBatches:
     shape = [1, self._sizes.sent, *self.cache.images.shape[2:]]
-    return Parcel(tf.zeros(shape), tf.zeros(shape[:2], tf.int32))
+    return FakeBatches(tf.zeros(shape), tf.zeros(shape[:2], tf.int32))
 
 
 class _Sizes(NamedTuple):
@@ -276,15 +276,15 @@ def _sizes(schedule: Asynchronous, batch_size: int, num: int) -> _Sizes:
         f"role, got {size}: none may stay without work."
       )
   g, d = g_batch_size // num_g, batch_size // num_d
-  num_sources, num_fed = (roles.num_sources, roles.num_fed)
+  num_sources, num_targets = (roles.num_sources, roles.num_targets)
   if both:
-    num_sources = num_fed = 1
-  sent = d * num_fed // num_sources
+    num_sources = num_targets = 1
+  sent = d * num_targets // num_sources
   if d % num_sources or sent > g:
     raise ValueError(
       f"Each replica of D takes {d} fakes a step from {num_sources} of G, and "
-      f"each of those draws {g} for {num_fed} of D: that does not fit; raise "
-      "`g_batch_size`, or change `g_per_group`."
+      f"each of those draws {g} for {num_targets} of D: that does not fit; "
+      "raise `g_batch_size`, or change `g_per_group`."
     )
   return _Sizes(g, d, sent)
 

@@ -1,4 +1,4 @@
-"""Drawing from a generator, shared among the replicas of this process."""
+"""Draws samples from a generator, on all replicas of this process."""
 
 import math
 from typing import Optional
@@ -14,8 +14,8 @@ from paragan_tf.types import Mode, Net
 class Sampler:
   """Draws samples; the same labels, seed and start give the same images.
 
-  With `truncation`, codes are drawn from a normal distribution cut off at that
-  many deviations (arXiv 1809.11096, section 3.1).
+  With `truncation`, latent codes are drawn from a normal distribution truncated
+  at that many standard deviations (arXiv 1809.11096, section 3.1).
   """
 
   def __init__(
@@ -36,7 +36,7 @@ class Sampler:
     self._z_dim = g.z_dim  # type: ignore[attr-defined]
     self._conditional = conditional
     self._batch_size = -(-batch_size // num) * num
-    self._draw = tf.function(self._shared, autograph=False)
+    self._draw = tf.function(self._draw_on_replicas, autograph=False)
 
   def __call__(
     self,
@@ -48,16 +48,16 @@ class Sampler:
     """Returns one image a label, `[n, h, w, c]`, in [-1, 1].
 
     Args:
-      labels: Class ids, `[n]`, or the share that each class is to have in a
-        sample, `[n, num_classes]` in floats; only their number counts if
-        unconditional, and they may be left out if there is a `z`.
-      seed: Which latent codes.
-      start: The place of the first sample in the seed's sequence.
-      z: The latent codes themselves, `[n, z_dim]`.
+      labels: Class ids, `[n]`, or weights of the classes in each sample,
+        `[n, num_classes]` in floats. An unconditional G uses only their number,
+        and needs none if there is a `z`.
+      seed: Seed of the latent codes.
+      start: Index of the first sample in the seed's sequence.
+      z: Latent codes, `[n, z_dim]`; replace those of the seed.
     """
     if labels is None:
       if z is None or self._conditional:
-        raise ValueError("`labels` must be given: G draws by class.")
+        raise ValueError("`labels` must be set, got `None`: G is conditional.")
       labels = np.zeros(len(z), np.int32)
     size = self._batch_size
     parts = []
@@ -80,20 +80,21 @@ class Sampler:
       return tf.constant(np.resize(z[: shape[0]], shape), tf.float32)
     if self.truncation is None:
       return tf.random.stateless_normal(shape, [seed, start], alg="philox")
-    # Exactly: equal shares of what the distribution has between the ends.
+    # Exact, by inverting the normal distribution between the bounds.
     upper = 0.5 * (1.0 + math.erf(self.truncation / math.sqrt(2.0)))
-    shares = tf.random.stateless_uniform(
+    u = tf.random.stateless_uniform(
       shape, [seed, start], 1.0 - upper, upper, alg="philox"
     )
-    return tf.cast(tf.math.ndtri(tf.cast(shares, tf.float64)), tf.float32)
+    return tf.cast(tf.math.ndtri(tf.cast(u, tf.float64)), tf.float32)
 
-  def _shared(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    share = self._batch_size // self._num_replicas
+  def _draw_on_replicas(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns images of a batch; each local replica draws its shard."""
+    size = self._batch_size // self._num_replicas
 
     def replica(z, labels):
-      first = collectives.replica_id() % self._num_replicas * share
-      z = tf.ensure_shape(z[first : first + share], [share, z.shape[1]])
-      labels = labels[first : first + share] if self._conditional else None
+      first = collectives.replica_id() % self._num_replicas * size
+      z = tf.ensure_shape(z[first : first + size], [size, z.shape[1]])
+      labels = labels[first : first + size] if self._conditional else None
       return self._g(z, labels, Mode.EVAL)
 
     images = self._strategy.run(replica, args=(z, labels))

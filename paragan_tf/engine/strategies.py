@@ -1,4 +1,4 @@
-"""Which devices a run uses, and how its variables live on them."""
+"""Chooses the devices of a run, and places its variables on them."""
 
 import contextlib
 import dataclasses
@@ -11,9 +11,12 @@ from paragan_tf.engine import cluster, tpu
 
 
 class Choice(NamedTuple):
-  """A strategy and one line that says what was chosen and why.
+  """A strategy, and why it was chosen.
 
-  `tpu` is where TPUEstimator trains, if on a TPU.
+  Attributes:
+    strategy: Of this process.
+    reason: One line for the user: the devices, and why.
+    tpu: The TPU that TPUEstimator trains on, if any.
   """
 
   strategy: tf.distribute.Strategy
@@ -23,7 +26,7 @@ class Choice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOptions:
-  """What a user asked for; by default the machine decides.
+  """The devices that a user requests; by default those of the machine.
 
   Attributes:
     num_cpu_replicas: Splits the CPU of each process into this many logical
@@ -31,7 +34,7 @@ class DeviceOptions:
     tpu: Name or `grpc://` address of a Cloud TPU, or `local` on a TPU VM.
     tpu_zone: Its zone, if it is not this machine's.
     gcp_project: Its project, if it is not this machine's.
-    use_tpu: Insists on a TPU.
+    use_tpu: Requires a TPU.
     join_timeout: Seconds to wait for the other processes.
   """
 
@@ -49,18 +52,18 @@ class DeviceOptions:
       )
     if self.use_tpu and not self.tpu:
       raise ValueError(
-        "`use_tpu` needs a TPU and none is named: give `--tpu=NAME`, or "
+        "`use_tpu` needs a TPU and none is named: set `--tpu=NAME`, or "
         "`--tpu=local` on a TPU VM."
       )
     if self.tpu and self.num_cpu_replicas:
       raise ValueError(
         f"`tpu` '{self.tpu}' and `num_cpu_replicas` {self.num_cpu_replicas} "
-        "exclude each other: give one of them."
+        "exclude each other: set one of them."
       )
 
 
 def choose(options: Optional[DeviceOptions] = None) -> Choice:
-  """Returns the strategy of this process; call it before any tensor is made."""
+  """Returns the strategy of this process; call it before creating tensors."""
   options = options or DeviceOptions()
   _keep_freed_memory()
   if options.tpu:
@@ -88,12 +91,12 @@ def for_estimator(options: DeviceOptions) -> Choice:
   ):
     raise ValueError(
       "TPUEstimator trains on a TPU or on one CPU device, got several replicas "
-      "or processes: give `--engine=strategy`, or `--tpu`."
+      "or processes: set `--engine=strategy`, or `--tpu`."
     )
   _keep_freed_memory()
   host = tf.distribute.OneDeviceStrategy("/cpu:0")
   if not options.tpu:
-    return Choice(host, "the CPU by TPUEstimator: no TPU is asked for")
+    return Choice(host, "the CPU by TPUEstimator: no TPU is requested")
   found = tpu.find(options.tpu, options.tpu_zone, options.gcp_project)
   return Choice(host, f"TPU '{options.tpu}' by TPUEstimator, as asked", found)
 
@@ -102,9 +105,9 @@ def for_estimator(options: DeviceOptions) -> Choice:
 def scope(strategy: tf.distribute.Strategy):
   """Makes every variable created inside replica-local.
 
-  A mirrored variable given different values would keep them in silence, and
-  assigning it waits for all replicas. Here each replica owns its copy, and an
-  exchange is the only thing that makes copies agree.
+  A mirrored variable that is assigned different values would silently keep
+  them, and its assignment waits for all replicas. Here each replica owns its
+  copy, and only an exchange makes copies agree.
   """
 
   def replica_local(make, **kwargs):
@@ -125,11 +128,11 @@ def copies(
 
 
 def iterate(dataset: tf.distribute.DistributedDataset):
-  """Returns an iterator that ends at once when it is dropped.
+  """Returns an iterator that can be deleted without a delay.
 
-  TensorFlow gives each device a dataset with a thread that tunes nothing and
-  sleeps for up to a minute, and whoever drops the iterator waits for it. No
-  option of ours reaches these datasets.
+  TensorFlow creates a dataset for each device, whose autotuning thread has
+  nothing to tune and sleeps for up to a minute; deleting the iterator waits for
+  it. The options of `dataset` do not apply to these datasets.
   """
   from tensorflow.python.data.ops import multi_device_iterator_ops as ops
 
@@ -139,10 +142,10 @@ def iterate(dataset: tf.distribute.DistributedDataset):
   options = tf.data.Options()
   options.autotune.enabled = False
 
-  def untuned(*args, **kwargs):
+  def without_autotuning(*args, **kwargs):
     return original(*args, **kwargs).with_options(options)
 
-  ops._create_device_dataset = untuned
+  ops._create_device_dataset = without_autotuning
   try:
     return iter(dataset)
   finally:
@@ -160,7 +163,7 @@ def _one_process(num_cpu_replicas: int) -> Choice:
     return Choice(
       tf.distribute.MirroredStrategy(), f"{len(gpus)} GPUs found here"
     )
-  device, found = "/cpu:0", "the CPU: no GPU is here"
+  device, found = "/cpu:0", "the CPU: no GPU found"
   if num_cpu_replicas:
     found = "the CPU, as asked"
   elif gpus:
@@ -189,14 +192,15 @@ def _several_processes(
   return Choice(
     strategy,
     f"{kind} in each of {len(processes.addresses)} processes, this one is "
-    f"worker {processes.place}, says {processes.found_in}",
+    f"worker {processes.place}, by {processes.found_in}",
   )
 
 
 @contextlib.contextmanager
 def _on_cpus(count: int):
-  # Without a GPU, TensorFlow gives each process one replica on its first CPU
-  # device, and no argument changes that.
+  """Makes a multi-worker strategy use `count` CPU devices in each process."""
+  # Without a GPU, TensorFlow places one replica in each process, on its first
+  # CPU device, and no argument changes that.
   from tensorflow.python.distribute import collective_all_reduce_strategy
 
   extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
@@ -216,16 +220,16 @@ def _on_cpus(count: int):
 
 
 def _keep_freed_memory():
-  # TensorFlow's own CPU allocator gives large tensors back to the system, so
-  # every step pays for page faults; the pooled one keeps them: elementwise
-  # operations run two to four times as fast. Read when the runtime starts.
+  # TensorFlow's default CPU allocator returns large tensors to the system, so
+  # every step has page faults. The pooled one keeps them, and elementwise
+  # operations are two to four times as fast. Read when the runtime starts.
   os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 
 
 def split_cpu(count: int) -> List[str]:
-  """Splits the CPU into logical devices, if it is not yet; returns their names.
+  """Splits the CPU into logical devices, unless it is; returns their names.
 
-  Call it before any tensor is made.
+  Call it before creating tensors.
   """
   cpu = tf.config.list_physical_devices("CPU")[0]
   split = tf.config.get_logical_device_configuration(cpu)

@@ -1,17 +1,18 @@
-"""Fakes on their way from G to D, a few batches of them.
+"""Buffers of fakes between the replicas of G and those of D.
 
-A replica of G makes a `parcel` of the fakes of each step. If G's replicas
-exchange only every few steps, a `Store`, the outbox, keeps the newest parcels
-until then, at most as many as a cache has room for; without it only the last
-one is sent. At G's exchange they go to the replicas of D, where a `Cache` takes
-them in, with the steps in which they were drawn, and drops as many of its
-oldest batches:
+A replica of G makes a batch of its fakes in each step. If G's replicas exchange
+only every few steps, a `Store`, the outbox, keeps the newest batches until
+then, at most as many as a cache can hold; without an outbox only the last one
+is sent. At G's exchange they are sent to the replicas of D. Their `Cache` adds
+them, with the steps in which they were sampled, and drops as many of its oldest
+batches:
 
-    sent = outbox.push(parcel(images, labels, size))         # each step of G
+    sent = outbox.push(make_batch(images, labels, size))     # each step of G
     cache.fill(received, born)                               # G's exchange
     images, labels, born = cache.take(phase, step, replica)  # each step of D
 
-A batch with `born` of -1 has not come yet: D then draws fakes of its own.
+`born` is the step in which a batch was sampled, or -1 before one is received: D
+then samples fakes itself.
 """
 
 from typing import NamedTuple, Optional, Sequence
@@ -24,7 +25,7 @@ from paragan_tf.types import ImageSpec
 POLICIES = ("oldest", "newest", "random")
 
 
-class Parcel(NamedTuple):
+class FakeBatches(NamedTuple):
   """Batches of fakes, the oldest first.
 
   Attributes:
@@ -51,23 +52,23 @@ class Store(tf.Module):
       self.images = variable(shape, tf.float32, "images")
       self.labels = variable(shape[:2], tf.int32, "labels")
 
-  def push(self, parcel: Parcel) -> Parcel:
-    """Adds batches, drops as many, and returns all."""
-    num = parcel.images.shape[0]
-    whole = Parcel(
-      tf.concat([self.images[num:], parcel.images], 0),
-      tf.concat([self.labels[num:], parcel.labels], 0),
+  def push(self, batches: FakeBatches) -> FakeBatches:
+    """Adds batches, drops as many of the oldest, and returns all."""
+    num = batches.images.shape[0]
+    stored = FakeBatches(
+      tf.concat([self.images[num:], batches.images], 0),
+      tf.concat([self.labels[num:], batches.labels], 0),
     )
-    self.images.assign(whole.images)
-    self.labels.assign(whole.labels)
-    return whole
+    self.images.assign(stored.images)
+    self.labels.assign(stored.labels)
+    return stored
 
 
 class Cache(Store):
-  """What D trains on: its batches, and the step that each was drawn in.
+  """The fakes that D trains on, and the step in which each batch was sampled.
 
-  Policies: `oldest` takes each batch once, in order; `newest` always the last;
-  `random` any.
+  Policies: `oldest` takes each batch once, in order; `newest` takes the last
+  one, `random` any.
   """
 
   def __init__(
@@ -81,38 +82,40 @@ class Cache(Store):
         -tf.ones([depth], tf.int64), trainable=False, name="born"
       )
 
-  def fill(self, parcel: Parcel, born: Sequence[tf.Tensor]) -> None:
-    """Takes batches in, drawn in the steps `born`."""
-    self.push(parcel)
+  def fill(self, batches: FakeBatches, born: Sequence[tf.Tensor]) -> None:
+    """Adds batches that were sampled in the steps `born`."""
+    self.push(batches)
     kept = self.born[len(born) :]
     self.born.assign(tf.concat([kept, tf.stack(list(born))], 0))
 
   def take(self, phase: int, step: tf.Tensor, replica: tf.Tensor):
-    """Returns the images, labels and first step of the batch to train on.
+    """Returns images, labels and `born` of the batch to train on.
 
     Args:
       phase: Steps since the last exchange.
-      step: The count of steps.
-      replica: Which replica asks.
+      step: Count of steps.
+      replica: Id of this replica, for random numbers.
     """
     last = self.born.shape[0] - 1
     if self._policy == "random":
-      place = self._random(last + 1, step, replica)
+      index = self._random_index(last + 1, step, replica)
     else:
-      place = last if self._policy == "newest" else min(phase, last)
-    return self.images[place], self.labels[place], self.born[place]
+      index = last if self._policy == "newest" else min(phase, last)
+    return self.images[index], self.labels[index], self.born[index]
 
   def fill_level(self) -> tf.Tensor:
-    """Returns the share of batches that have come, in [0, 1]."""
+    """Returns the fraction of batches that were received, in [0, 1]."""
     return tf.reduce_mean(tf.cast(self.born >= 0, tf.float32))
 
-  def _random(self, count: int, step, replica) -> tf.Tensor:
-    draw = noise.uniform(1, self._seed, step, "cache", replica)[0]
-    return tf.minimum(tf.cast(draw * count, tf.int32), count - 1)
+  def _random_index(self, count: int, step, replica) -> tf.Tensor:
+    u = noise.uniform(1, self._seed, step, "cache", replica)[0]
+    return tf.minimum(tf.cast(u * count, tf.int32), count - 1)
 
 
-def parcel(images: tf.Tensor, labels: Optional[tf.Tensor], size: int) -> Parcel:
-  """Returns the first `size` fakes of a batch as a parcel of one."""
+def make_batch(
+  images: tf.Tensor, labels: Optional[tf.Tensor], size: int
+) -> FakeBatches:
+  """Returns the first `size` fakes of a step as one batch."""
   if labels is None:
     labels = tf.zeros([size], tf.int32)
-  return Parcel(images[None, :size], labels[None, :size])
+  return FakeBatches(images[None, :size], labels[None, :size])

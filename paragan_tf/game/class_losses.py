@@ -1,4 +1,4 @@
-"""What players pay for classes: D for real images, G for its fakes."""
+"""Losses of class-conditional GANs: D's on real images, G's on its fakes."""
 
 from typing import Tuple
 
@@ -11,10 +11,10 @@ from paragan_tf.types import Verdict
 
 @gin.register
 class AuxiliaryClassifier(Penalty):
-  """AC-GAN's cross-entropy of the right class (arXiv 1610.09585).
+  """AC-GAN's cross-entropy of the label (arXiv 1610.09585).
 
-  D pays for real images and, `with_fakes`, for fakes, as in the paper; without,
-  it does not learn classes from G's mistakes.
+  D's term is on real images and, `with_fakes`, on fakes, as in the paper.
+  Without fakes D does not learn classes from G's mistakes.
   """
 
   who = "dg"
@@ -31,8 +31,8 @@ class AuxiliaryClassifier(Penalty):
     self.with_fakes = with_fakes
 
   def term(self, view):
-    """Returns the weighted mean over the batch, or the sum of two."""
-    loss = self._cross_entropy(*_own(view, self))
+    """Returns the weighted mean over real images, over fakes, or both."""
+    loss = self._cross_entropy(*_own_images(view, self))
     if view.who == "d" and self.with_fakes:
       loss += self._cross_entropy(view.fake, view.fake_labels)
     return self.weight * loss
@@ -49,12 +49,13 @@ class AuxiliaryClassifier(Penalty):
 class Contrastive(Penalty):
   """ContraGAN's 2C loss (arXiv 2006.12681), on the images of one replica.
 
-  An image is to be nearer to its label's proxy and to images of its class than
-  to the rest: minus the log of the share that they have of all,
+  It pulls an image to its label's proxy and to images of its class, and pushes
+  it from the rest. With `x` the embeddings, `e` the proxies and `t` the
+  temperature, it is minus the log of the ratio of
 
-      exp(x_i e_i / t) + sum of exp(x_i x_k / t) over k != i,
+      exp(x_i e_i / t) + sum of exp(x_i x_k / t)
 
-  with `x` the embeddings, `e` the proxies and `t` the temperature.
+  summed over the k != i of the same class, to the same summed over all k != i.
   """
 
   who = "dg"
@@ -74,14 +75,14 @@ class Contrastive(Penalty):
 
   def term(self, view):
     """Returns the weighted mean over the batch."""
-    verdict, labels = _own(view, self)
+    verdict, labels = _own_images(view, self)
     x, e = (
       require_output(verdict, what, self) for what in ("embedding", "proxy")
     )
-    return self.weight * contrast(x, e, labels, self.temperature)
+    return self.weight * contrastive_loss(x, e, labels, self.temperature)
 
 
-def contrast(
+def contrastive_loss(
   x: tf.Tensor, e: tf.Tensor, labels: tf.Tensor, t: float
 ) -> tf.Tensor:
   """Returns the 2C loss of embeddings and proxies, both `[b, e]`."""
@@ -91,20 +92,20 @@ def contrast(
   other = ~tf.eye(x.shape[0], dtype=tf.bool)
 
   def log_sum(mask):
-    # Out of reach for cosines, and yet no infinity that gradients meet.
+    # Far below any cosine, but finite: infinity would make gradients NaN.
     kept = tf.where(mask, to_images, to_images.dtype.min / 2)
     return tf.reduce_logsumexp(tf.concat([to_proxy, kept], 1), 1)
 
   return tf.reduce_mean(log_sum(other) - log_sum(same & other))
 
 
-def _own(view: View, penalty: Penalty) -> Tuple[Verdict, tf.Tensor]:
-  """Returns the verdict and labels of the images that a player answers for."""
+def _own_images(view: View, penalty: Penalty) -> Tuple[Verdict, tf.Tensor]:
+  """Returns D's outputs and labels of the images that a player trains on."""
   verdict, labels = view.real, view.batch.labels
   if view.who == "g":
     verdict, labels = view.fake, view.fake_labels
   if labels is None:
     raise ValueError(
-      f"`{type(penalty).__name__}` needs labels, got `None`: take labeled data."
+      f"`{type(penalty).__name__}` needs labels, got `None`: use labeled data."
     )
   return verdict, labels

@@ -1,4 +1,4 @@
-"""Penalties on a change of mind: D says the same of what looks the same."""
+"""Consistency regularization: D's logits should not change by augmentation."""
 
 import gin
 import tensorflow as tf
@@ -10,9 +10,9 @@ from paragan_tf.types import Verdict
 
 @gin.register
 class Consistency(Penalty):
-  """CR (arXiv 1910.12027): D says the same of real images flipped and shifted.
+  """CR (arXiv 1910.12027): `weight * E(D(x) - D(T(x)))^2` on real images.
 
-  `weight * E(D(x) - D(T(x)))^2`.
+  `T` flips and shifts at random.
   """
 
   def __init__(
@@ -23,12 +23,12 @@ class Consistency(Penalty):
 
   def term(self, view):
     """Returns the weighted mean over the batch."""
-    return self.weight * _real_change(view, self.name)
+    return self.weight * _real_distance(view, self.name)
 
 
 @gin.register
 class BalancedConsistency(Penalty):
-  """bCR (arXiv 2002.04724): CR of real images and of fakes."""
+  """bCR (arXiv 2002.04724): CR on real images and on fakes."""
 
   def __init__(
     self,
@@ -43,20 +43,20 @@ class BalancedConsistency(Penalty):
 
   def term(self, view):
     """Returns the sum of both weighted means."""
-    real = _real_change(view, f"{self.name}/real")
+    real = _real_distance(view, f"{self.name}/real")
     fakes = tf.stop_gradient(view.fakes)
-    moved = _moved(view, f"{self.name}/fake", fakes)
-    fake = _change(view.fake, view.d(moved, view.fake_labels))
+    transformed = _transform(view, f"{self.name}/fake", fakes)
+    fake = _distance(view.fake, view.d(transformed, view.fake_labels))
     return self.real_weight * real + self.fake_weight * fake
 
 
 @gin.register
 class LatentConsistency(Penalty):
-  """zCR (of the same paper): of codes that are a little off.
+  """zCR (arXiv 2002.04724): for latent codes with noise added.
 
-  D pays `d_weight * E(D(G(z)) - D(G(z')))^2`, and is to see no difference; G
-  pays `-g_weight * E(G(z) - G(z'))^2`, a mean over pixels, too, and is to make
-  one. `z' - z` is normal with `deviation`.
+  D's term is `d_weight * E(D(G(z)) - D(G(z')))^2`, so that D ignores the noise.
+  G's is `-g_weight * E(G(z) - G(z'))^2`, also a mean over pixels, so that G's
+  images depend on it. `z' - z` is normal with `deviation`.
   """
 
   who = "dg"
@@ -78,26 +78,26 @@ class LatentConsistency(Penalty):
     """Returns the weighted mean over the batch."""
     if view.g is None:
       raise ValueError(
-        "`LatentConsistency` needs G beside D, got a player alone: take a "
-        "schedule in which every replica plays both."
+        "`LatentConsistency` needs both players, got one of them: use a "
+        "schedule in which every replica trains both."
       )
     z = view.batch.z
-    near = z + self.deviation * normal(view, self.name, z)
-    fakes = view.g(near, view.fake_labels)
+    perturbed = z + self.deviation * normal(view, self.name, z)
+    fakes = view.g(perturbed, view.fake_labels)
     if view.who == "g":
       return -self.g_weight * tf.reduce_mean((view.fakes - fakes) ** 2)
     verdict = view.d(tf.stop_gradient(fakes), view.fake_labels)
-    return self.d_weight * _change(view.fake, verdict)
+    return self.d_weight * _distance(view.fake, verdict)
 
 
-def _real_change(view: View, purpose: str) -> tf.Tensor:
-  moved = _moved(view, purpose, view.batch.images)
-  return _change(view.real, view.d(moved, view.batch.labels))
+def _real_distance(view: View, purpose: str) -> tf.Tensor:
+  transformed = _transform(view, purpose, view.batch.images)
+  return _distance(view.real, view.d(transformed, view.batch.labels))
 
 
-def _moved(view: View, purpose: str, images: tf.Tensor) -> tf.Tensor:
+def _transform(view: View, purpose: str, images: tf.Tensor) -> tf.Tensor:
   return flip_and_shift(images, draw(view, purpose, images.shape[0]))
 
 
-def _change(one: Verdict, other: Verdict) -> tf.Tensor:
-  return tf.reduce_mean((one.logits - other.logits) ** 2)
+def _distance(a: Verdict, b: Verdict) -> tf.Tensor:
+  return tf.reduce_mean((a.logits - b.logits) ** 2)

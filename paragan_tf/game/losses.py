@@ -1,9 +1,9 @@
-"""What each player wants: `Scores` -> `Losses`, one function a game.
+"""Loss functions of GANs: `Scores` -> `Losses` of both players.
 
-    loss_fn = at(loss_fn, step)    # Once a step, for those that change with it.
+    loss_fn = at(loss_fn, step)    # Once a step; `TopK` depends on the step.
     losses  = loss_fn(scores)
 
-They are TF-GAN's, with its label smoothing off: its default of .25 is in none
+They are TF-GAN's, without its label smoothing: its default of 0.25 is in none
 of the papers.
 """
 
@@ -26,26 +26,26 @@ def hinge(scores: Scores) -> Losses:
 
 @gin.register
 def non_saturating(scores: Scores) -> Losses:
-  """Returns the cross-entropies of arXiv 1406.2661; G maximizes log D."""
+  """Returns the losses of arXiv 1406.2661, where G maximizes log D."""
   return _tfgan("modified", scores, label_smoothing=0.0, loss_collection=None)
 
 
 @gin.register
 def wasserstein(scores: Scores) -> Losses:
-  """Returns the critic's difference (arXiv 1701.07875)."""
+  """Returns the Wasserstein losses (arXiv 1701.07875)."""
   return _tfgan("wasserstein", scores, loss_collection=None)
 
 
 @gin.register
 def least_squares(scores: Scores) -> Losses:
-  """Returns half the squared distances to 0 and 1 (arXiv 1611.04076)."""
+  """Returns the least-squares losses with targets 0, 1 (arXiv 1611.04076)."""
   return _tfgan("least_squares", scores, loss_collection=None)
 
 
 @gin.register
 def relativistic(scores: Scores) -> Losses:
   """Returns the relativistic average losses (arXiv 1807.00734)."""
-  losses = _wargs()
+  losses = _tfgan_losses()
   return Losses(
     d=losses.relativistic_discriminator_loss(scores.real, scores.fake),
     g=losses.relativistic_generator_loss(scores.real, scores.fake),
@@ -54,13 +54,13 @@ def relativistic(scores: Scores) -> Losses:
 
 @gin.register
 class TopK:
-  """Counts only the best of the fakes in G's loss (arXiv 2002.06224).
+  """Top-k training: only the best fakes are in G's loss (arXiv 2002.06224).
 
-  Of the `b` fakes of one replica, G learns from the `k` that D takes most for
-  real; D learns from all. `k` starts at `b`, is multiplied by `gamma` after
-  every `every` steps (an epoch in the paper), and ends at `nu * b`.
+  Of the `b` fakes of one replica, G learns from the `k` with the highest
+  scores; D learns from all. `k` starts at `b`, is multiplied by `gamma` every
+  `every` steps (an epoch in the paper), and ends at `nu * b`.
 
-  `loss_fn` must be a mean over the fakes for G, which `relativistic` is not.
+  G's `loss_fn` must be a mean over the fakes, which `relativistic` is not.
   """
 
   def __init__(
@@ -79,7 +79,7 @@ class TopK:
     if inspect.unwrap(loss_fn) is inspect.unwrap(relativistic):
       raise ValueError(
         "`loss_fn` must be a mean over fakes, got `relativistic`, which "
-        "compares each with all: take `hinge` or another."
+        "compares each with all: use `hinge` or another."
       )
     self.loss_fn = loss_fn
     self.nu = nu
@@ -87,33 +87,33 @@ class TopK:
     self.every = every
 
   def k(self, step: tf.Tensor, b: int) -> tf.Tensor:
-    """Returns how many of `b` fakes count at a step, an int32 in [1, b]."""
+    """Returns `k` of `b` fakes at a step, an int32 in [1, b]."""
     epoch = tf.cast(step // self.every, tf.float32)
-    share = tf.maximum(tf.pow(self.gamma, epoch), self.nu)
-    # The small number is for products that come out just below an integer.
-    return tf.maximum(tf.cast(share * b + 1e-3, tf.int32), 1)
+    fraction = tf.maximum(tf.pow(self.gamma, epoch), self.nu)
+    # 1e-3, because rounding may put a product just below an integer.
+    return tf.maximum(tf.cast(fraction * b + 1e-3, tf.int32), 1)
 
   def at(self, step: tf.Tensor) -> LossFn:
-    """Returns the loss of one step."""
+    """Returns the loss function of a step."""
 
     def loss_fn(scores: Scores) -> Losses:
       d = self.loss_fn(scores).d
       k = self.k(step, scores.fake.shape[0])
-      return Losses(d=d, g=_g_of_best(self.loss_fn, scores, k))
+      return Losses(d=d, g=_top_k_g_loss(self.loss_fn, scores, k))
 
     return loss_fn
 
 
 def at(loss_fn: Union[LossFn, TopK], step: tf.Tensor) -> LossFn:
-  """Returns the loss of one step: itself, unless it changes with the step."""
+  """Returns the loss function of a step; only `TopK` depends on it."""
   return loss_fn.at(step) if isinstance(loss_fn, TopK) else loss_fn
 
 
-def _g_of_best(loss_fn: LossFn, scores: Scores, k: tf.Tensor) -> tf.Tensor:
-  """Returns G's mean over the `k` highest scores; ties count once each.
+def _top_k_g_loss(loss_fn: LossFn, scores: Scores, k: tf.Tensor) -> tf.Tensor:
+  """Returns G's mean loss over the `k` highest scores; exactly `k` with ties.
 
-  A constant stands in for the other scores, so that shapes do not depend on
-  `k`; what it adds to the mean is known, and taken off again.
+  A constant replaces the other scores, so that shapes do not depend on `k`. Its
+  contribution to the mean is known, and subtracted.
   """
   best = tf.sort(scores.fake, direction="DESCENDING")
   b = best.shape[0]
@@ -121,12 +121,13 @@ def _g_of_best(loss_fn: LossFn, scores: Scores, k: tf.Tensor) -> tf.Tensor:
   filled = tf.where(tf.range(b) < k, best, constant)
   with_constant = loss_fn(scores._replace(fake=filled)).g
   of_constant = tf.stop_gradient(loss_fn(scores._replace(fake=constant)).g)
-  left_out = tf.cast(b - k, best.dtype)
-  return (b * with_constant - left_out * of_constant) / tf.cast(k, best.dtype)
+  num_rest = tf.cast(b - k, best.dtype)
+  total = b * with_constant - num_rest * of_constant
+  return total / tf.cast(k, best.dtype)
 
 
 def _tfgan(kind: str, scores: Scores, **options) -> Losses:
-  losses = _wargs()
+  losses = _tfgan_losses()
   d_loss_fn = getattr(losses, f"{kind}_discriminator_loss")
   g_loss_fn = getattr(losses, f"{kind}_generator_loss")
   return Losses(
@@ -135,8 +136,8 @@ def _tfgan(kind: str, scores: Scores, **options) -> Losses:
   )
 
 
-def _wargs():
-  # Imported on first use: it brings tensorflow-probability, 1.5 s.
+def _tfgan_losses():
+  # Imported on first use: it imports tensorflow-probability, which takes 1.5 s.
   import tensorflow_gan as tfgan
 
   return tfgan.losses.wargs

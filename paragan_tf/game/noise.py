@@ -1,12 +1,12 @@
-"""Random numbers that depend on nothing but what they are for.
+"""Stateless random numbers that do not depend on replicas or devices.
 
-A draw is a function of (seed, step, purpose) and of an element's place in the
-whole batch, of which each replica takes its rows. So a run does not depend on
-how many replicas share the batch.
+A number is a function of (seed, step, purpose) and of its position in the
+global batch, of which each replica takes its shard. So a run does not depend on
+the number of replicas.
 
-TensorFlow's stateless generators give other numbers under XLA (and with
-`alg="philox"` too), so the bits come from an integer hash in plain ops, the
-same on every device and in every engine.
+TensorFlow's stateless generators return other numbers under XLA (also with
+`alg="philox"`), so the bits come from an integer hash in plain ops, which is
+the same on every device and in every engine.
 """
 
 import zlib
@@ -23,19 +23,24 @@ def normal(
   seed: int,
   step: tf.Tensor,
   purpose: str,
-  share: Optional[Union[int, tf.Tensor]] = None,
+  shard: Optional[Union[int, tf.Tensor]] = None,
 ) -> tf.Tensor:
-  """Returns one share of a standard normal draw, `shape`.
+  """Returns standard normal numbers of one shard, `shape`.
 
-  `share` says which; by default that of this replica.
+  Args:
+    shape: Of the shard.
+    seed: Of the run.
+    step: Count of steps.
+    purpose: Name of what the numbers are used for.
+    shard: Index of the shard; the replica's by default.
   """
   count = int(np.prod(shape))
-  share = collectives.replica_id() if share is None else share
-  # The transform of Box and Muller (1958).
+  shard = collectives.replica_id() if shard is None else shard
+  # Box-Muller transform.
   radius = tf.sqrt(
-    -2.0 * tf.math.log(uniform(count, seed, step, purpose, share))
+    -2.0 * tf.math.log(uniform(count, seed, step, purpose, shard))
   )
-  angle = 2.0 * np.pi * uniform(count, seed, step, purpose, share, 1)
+  angle = 2.0 * np.pi * uniform(count, seed, step, purpose, shard, 1)
   return tf.reshape(radius * tf.cos(angle), shape)
 
 
@@ -44,22 +49,28 @@ def uniform(
   seed: int,
   step: tf.Tensor,
   purpose: str,
-  share: Optional[Union[int, tf.Tensor]] = None,
+  shard: Optional[Union[int, tf.Tensor]] = None,
   stream: int = 0,
 ) -> tf.Tensor:
-  """Returns `count` numbers in (0, 1), those of one share.
+  """Returns `count` uniform numbers in (0, 1) of one shard.
 
-  `share` says which; by default that of this replica.
+  Args:
+    count: Numbers in the shard.
+    seed: Of the run.
+    step: Count of steps.
+    purpose: Name of what the numbers are used for.
+    shard: Index of the shard; the replica's by default.
+    stream: Index of an independent sequence.
   """
-  share = collectives.replica_id() if share is None else share
+  shard = collectives.replica_id() if shard is None else shard
   salt = zlib.crc32(f"{purpose}/{stream}/{seed}".encode())
   key = hashing.mix(
     tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), hashing.uint(salt))
   )
-  first = tf.cast(share, tf.uint32) * hashing.uint(count)
-  place = tf.range(count, dtype=tf.int32)
-  bits = hashing.mix(hashing.mix(tf.cast(place, tf.uint32) + first) + key)
-  # The upper 24 bits, at the middle of their interval.
+  first = tf.cast(shard, tf.uint32) * hashing.uint(count)
+  position = tf.range(count, dtype=tf.int32)
+  bits = hashing.mix(hashing.mix(tf.cast(position, tf.uint32) + first) + key)
+  # The upper 24 bits, at the middle of their interval: never 0 or 1.
   upper = tf.cast(tf.bitwise.right_shift(bits, hashing.uint(8)), tf.float32)
   return (upper + 0.5) * 2.0**-24
 
@@ -71,10 +82,10 @@ def integers(
   seed: int,
   step: tf.Tensor,
   purpose: str,
-  share: Optional[Union[int, tf.Tensor]] = None,
+  shard: Optional[Union[int, tf.Tensor]] = None,
 ) -> tf.Tensor:
-  """Returns `count` int32 in [low, high], both ends among them."""
+  """Returns `count` uniform int32 in [low, high], both included."""
   num = high - low + 1
-  places = uniform(count, seed, step, purpose, share) * num
-  # Next to 1, a product in float32 may be rounded up to `num`.
-  return low + tf.minimum(tf.cast(places, tf.int32), num - 1)
+  scaled = uniform(count, seed, step, purpose, shard) * num
+  # Close to 1, a product in float32 may be rounded up to `num`.
+  return low + tf.minimum(tf.cast(scaled, tf.int32), num - 1)

@@ -1,12 +1,12 @@
-"""What a player pays in its move beside its loss: `View` -> scalar.
+"""Penalties: terms that are added to a player's loss, `View` -> scalar.
 
     if penalty.due(phase):         # A Python bool, known while tracing.
       loss += penalty(view)
     ...
-    penalty.update(scores, step)   # Every turn of D; most have no state.
+    penalty.update(scores, step)   # After each update of D; most have no state.
 
-A lazy penalty is due in every `period`-th step, and is then multiplied by
-`period` (arXiv 1912.04958), so that its weight means the same for any period.
+A lazy penalty (arXiv 1912.04958) is due in every `period`-th step, and is then
+multiplied by `period`, so that its weight does not depend on the period.
 """
 
 from typing import Callable, NamedTuple, Optional, Sequence
@@ -23,20 +23,20 @@ Labels = Optional[tf.Tensor]
 
 
 class View(NamedTuple):
-  """What a player sees in its move.
+  """The inputs of a penalty.
 
   Attributes:
-    who: Who moves, `d` or `g`.
-    d: From images and labels to D's verdict; D's state stays.
-    g: From latent codes and labels to images, or `None` where G is not at hand;
-      G's state stays.
-    batch: Real images, their labels, and the codes of `fakes`.
+    who: The player that trains, `d` or `g`.
+    d: Maps images and labels to D's outputs; keeps D's state.
+    g: Maps latent codes and labels to images, or `None` if G is not available;
+      keeps G's state.
+    batch: Real images, their labels, and the latent codes of `fakes`.
     fakes: G's images, `[b, h, w, c]`.
-    fake_labels: The class ids that they were drawn for, `[b]`, or `None`.
-    real: D's verdict on `batch.images`.
-    fake: D's verdict on `fakes`.
-    seed: The run's, for draws.
-    step: Count of steps, an int64 scalar, for draws.
+    fake_labels: The class ids that they were sampled for, `[b]`, or `None`.
+    real: D's outputs for `batch.images`.
+    fake: D's outputs for `fakes`.
+    seed: Of the run, for random numbers.
+    step: Count of steps, an int64 scalar, for random numbers.
   """
 
   who: str
@@ -55,7 +55,7 @@ class Penalty(tf.Module):
   """A term of one player's loss.
 
   Attributes:
-    who: The players that may pay it: `d`, `g` or `dg`.
+    who: The players that may have it: `d`, `g` or `dg`.
     period: It is due in every `period`-th step.
   """
 
@@ -68,15 +68,15 @@ class Penalty(tf.Module):
     self.period = period
 
   def due(self, phase: int) -> bool:
-    """Says whether it is paid in a phase."""
+    """Returns whether it is added in a phase."""
     return phase % self.period == 0
 
   def __call__(self, view: View) -> tf.Tensor:
-    """Returns what is to be added to the loss when it is due."""
+    """Returns the term to add to the loss in a phase where it is due."""
     return self.period * self.term(view)
 
   def term(self, view: View) -> tf.Tensor:
-    """Returns it with its weight, as if it were due in every step."""
+    """Returns the weighted term for `period` 1."""
     raise NotImplementedError
 
   def update(
@@ -85,63 +85,62 @@ class Penalty(tf.Module):
     step: tf.Tensor,
     weight: Optional[collectives.Weight] = None,
   ) -> None:
-    """Moves its state on; replica context, after every move of D.
+    """Updates its state after each update of D; replica context.
 
     Args:
-      scores: What D said in its move.
+      scores: D's scores.
       step: Count of steps.
-      weight: What this replica counts, 1 by default; the weights of all have
-        mean 1.
+      weight: Of this replica in means, 1 by default; the mean of all weights
+        is 1.
     """
 
 
 def check(penalties: Sequence[Penalty], who: str) -> None:
-  """Refuses penalties that the player `who` cannot pay."""
+  """Refuses penalties that are not for the player `who`."""
   for penalty in penalties:
     if who not in penalty.who:
       raise ValueError(
         f"`{type(penalty).__name__}` must be a penalty of `{penalty.who}`, got "
-        f"it among those of `{who}`: move it to `{penalty.who}/`."
+        f"it for `{who}`: move it to `{penalty.who}/`."
       )
 
 
 def positive(name: str, value: float) -> float:
-  """Returns a weight, if it is one."""
+  """Returns `value`; refuses values that are not above 0."""
   if not value > 0:
     raise ValueError(
-      f"`{name}` must be above 0, got {value}: leave the penalty out instead."
+      f"`{name}` must be above 0, got {value}: remove the penalty instead."
     )
   return value
 
 
 def require_output(verdict: Verdict, what: str, penalty: Penalty) -> tf.Tensor:
-  """Returns a part of D's verdict that a penalty cannot do without."""
+  """Returns one of D's outputs; refuses a D without it."""
   value = getattr(verdict, what)
   if value is None:
     raise ValueError(
-      f"`{type(penalty).__name__}` needs the `{what}` of D's verdict, got "
-      f"`None`: take a D whose `judge` gives them."
+      f"`{type(penalty).__name__}` needs D's output `{what}`, got `None`: "
+      "use a D whose `judge` returns it."
     )
   return value
 
 
 def draw(view: View, purpose: str, count: int) -> Draw:
-  """Returns the draws of one penalty, for `count` images."""
+  """Returns the random draws of a penalty, for `count` images."""
   return Draw(count, view.seed, view.step, purpose)
 
 
 def normal(view: View, purpose: str, like: tf.Tensor) -> tf.Tensor:
-  """Returns a standard normal draw of the shape of `like`."""
+  """Returns standard normal numbers of the shape of `like`."""
   x = noise.normal(like.shape.as_list(), view.seed, view.step, purpose)
   return tf.cast(x, like.dtype)
 
 
 @gin.register
 class GradientPenalty(Penalty):
-  """WGAN-GP's (arXiv 1704.00028, eq. 3): slope 1 between real and fake.
+  """WGAN-GP's (arXiv 1704.00028, eq. 3): `weight * E(||grad D(x)|| - 1)^2`.
 
-  `weight * E(||grad D(x)|| - 1)^2`, `x` anywhere between a real image and a
-  fake one.
+  `x` is drawn uniformly between a real image and a fake one.
   """
 
   def __init__(
@@ -156,17 +155,16 @@ class GradientPenalty(Penalty):
     epsilon = draw(view, self.name, real.shape[0]).uniform("epsilon")
     epsilon = tf.cast(epsilon[:, None, None, None], real.dtype)
     x = epsilon * real + (1 - epsilon) * tf.stop_gradient(view.fakes)
-    return self.weight * _off_slope_one(view, x, labels)
+    return self.weight * _gradient_penalty(view, x, labels)
 
 
 @gin.register
 class Dragan(Penalty):
-  """DRAGAN's (arXiv 1705.07215): slope 1 around real images.
+  """DRAGAN's (arXiv 1705.07215): `weight * E(||grad D(x + d)|| - 1)^2`.
 
-  `weight * E(||grad D(x + delta)|| - 1)^2`, `delta` normal with `deviation` in
-  the units of images, which lie in [-1, 1]. A fixed deviation is ours: the
-  authors' code takes half that of the pixels of the batch, times a number in
-  [0, 1] for each.
+  `x` are real images, in [-1, 1], and `d` is normal with `deviation`. The fixed
+  deviation is ours: the authors' code uses half the deviation of the batch's
+  pixels, times a number in [0, 1] for each pixel.
   """
 
   def __init__(
@@ -184,7 +182,7 @@ class Dragan(Penalty):
     """Returns the weighted mean over the batch."""
     real, labels, _ = view.batch
     delta = self.deviation * normal(view, self.name, real)
-    return self.weight * _off_slope_one(view, real + delta, labels)
+    return self.weight * _gradient_penalty(view, real + delta, labels)
 
 
 @gin.register
@@ -200,29 +198,29 @@ class R1(Penalty):
     return self.gamma / 2 * self._mean(view)
 
   def _mean(self, view: View) -> tf.Tensor:
-    slopes = _squared_slopes(view, view.batch.images, view.batch.labels)
-    return tf.reduce_mean(slopes)
+    norms = _squared_grad_norms(view, view.batch.images, view.batch.labels)
+    return tf.reduce_mean(norms)
 
 
 @gin.register
 class R2(R1):
-  """The same on fakes."""
+  """`gamma / 2 * E||grad D(fake)||^2` (arXiv 1801.04406)."""
 
   def __init__(self, gamma: float = 10.0, period: int = 16, name: str = "r2"):
     super().__init__(gamma, period, name)
 
   def _mean(self, view):
-    return tf.reduce_mean(_squared_slopes(view, view.fakes, view.fake_labels))
+    norms = _squared_grad_norms(view, view.fakes, view.fake_labels)
+    return tf.reduce_mean(norms)
 
 
 @gin.register
 class LeCam(Penalty):
-  """LeCam's (arXiv 2104.03310): logits near those of the other kind.
+  """LeCam's: `weight * (E(D(real) - fake)^2 + E(D(fake) - real)^2)`.
 
-  `weight * (E(D(real) - fake)^2 + E(D(fake) - real)^2)`, where `real` and
-  `fake` are moving averages of the logits. Until `start_step` nothing is paid,
-  and the averages are the last logits' means. The weight of 0.3 is the
-  authors' for CIFAR.
+  `real` and `fake` are moving averages of the logits (arXiv 2104.03310). Before
+  `start_step` the penalty is 0, and the averages are the means of the last
+  logits. The default weight is the authors' for CIFAR.
   """
 
   def __init__(
@@ -246,26 +244,26 @@ class LeCam(Penalty):
 
   def term(self, view):
     """Returns the weighted distances to the averages of earlier steps."""
-    real = _squares(view.real.logits - tf.stop_gradient(self.fake))
-    fake = _squares(view.fake.logits - tf.stop_gradient(self.real))
-    begun = tf.cast(view.step >= self.start_step, real.dtype)
-    return self.weight * begun * (real + fake)
+    real = _mean_square(view.real.logits - tf.stop_gradient(self.fake))
+    fake = _mean_square(view.fake.logits - tf.stop_gradient(self.real))
+    is_on = tf.cast(view.step >= self.start_step, real.dtype)
+    return self.weight * is_on * (real + fake)
 
   def update(self, scores, step, weight=None):
-    """Lets the averages follow the logits of all replicas."""
+    """Updates the moving averages with the logits of all replicas."""
     means = tf.stack([tf.reduce_mean(logits) for logits in scores])
     weights = None if weight is None else [weight]
     (means,) = collectives.mean([means], weights)
     for average, mean in zip((self.real, self.fake), tf.unstack(means)):
-      moved = self.decay * average + (1.0 - self.decay) * mean
-      average.assign(tf.where(step < self.start_step, mean, moved))
+      updated = self.decay * average + (1.0 - self.decay) * mean
+      average.assign(tf.where(step < self.start_step, mean, updated))
 
 
 @gin.register
 class FeatureMatching(Penalty):
   """`weight * ||E f(real) - E f(fake)||^2` for G (arXiv 1606.03498, sec. 3.1).
 
-  `f` are the features of D's verdict, and means are of one replica.
+  `f` are D's features; means are over the images of one replica.
   """
 
   who = "g"
@@ -277,15 +275,15 @@ class FeatureMatching(Penalty):
     self.weight = positive("weight", weight)
 
   def term(self, view):
-    """Returns the weighted square of the distance."""
+    """Returns the weighted squared distance."""
     real = tf.stop_gradient(require_output(view.real, "features", self))
     fake = require_output(view.fake, "features", self)
-    apart = tf.reduce_mean(real, 0) - tf.reduce_mean(fake, 0)
-    return self.weight * tf.reduce_sum(apart**2)
+    difference = tf.reduce_mean(real, 0) - tf.reduce_mean(fake, 0)
+    return self.weight * tf.reduce_sum(difference**2)
 
 
-def _squared_slopes(view: View, x: tf.Tensor, labels: Labels) -> tf.Tensor:
-  """Returns `||grad D(x)||^2`, `[b]`; gradients pass on to D's weights."""
+def _squared_grad_norms(view: View, x: tf.Tensor, labels: Labels) -> tf.Tensor:
+  """Returns `||grad D(x)||^2`, `[b]`, differentiable in D's weights."""
   x = tf.stop_gradient(x)
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(x)
@@ -294,11 +292,12 @@ def _squared_slopes(view: View, x: tf.Tensor, labels: Labels) -> tf.Tensor:
   return tf.reduce_sum(grads**2, [1, 2, 3])
 
 
-def _off_slope_one(view: View, x: tf.Tensor, labels: Labels) -> tf.Tensor:
-  # At 0 the root has no slope of its own.
-  slopes = tf.sqrt(_squared_slopes(view, x, labels) + 1e-12)
-  return _squares(slopes - 1.0)
+def _gradient_penalty(view: View, x: tf.Tensor, labels: Labels) -> tf.Tensor:
+  """Returns `E(||grad D(x)|| - 1)^2`."""
+  # The square root has no gradient at 0.
+  norms = tf.sqrt(_squared_grad_norms(view, x, labels) + 1e-12)
+  return _mean_square(norms - 1.0)
 
 
-def _squares(x: tf.Tensor) -> tf.Tensor:
+def _mean_square(x: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(x**2)

@@ -1,79 +1,82 @@
-"""Which replicas play G and which play D, and who feeds whom.
+"""Which replicas train G, which train D, and which G sends fakes to which D.
 
-Replicas stand in groups of `g_per_group + d_per_group`, those of G first; with
-one of each, even replicas are G and odd ones D. Within a group the larger side
-is dealt out to the smaller one:
+Replicas form groups of `g_per_group + d_per_group`, those of G first; with one
+of each, even replicas train G and odd ones D. Within a group, the replicas of
+the larger role are divided among those of the smaller one:
 
-    3 : 1    g g g d     d is fed by all three
-    1 : 2    g d d       both are fed by g, each with fakes of its own
+    3 : 1    g g g d     d receives fakes from all three
+    1 : 2    g d d       each d receives different fakes of g
 """
 
 from typing import List, NamedTuple
 
 
 class Roles(NamedTuple):
-  """How the replicas are shared out."""
+  """Number of replicas of G and of D in each group."""
 
   g_per_group: int
   d_per_group: int
 
   @property
-  def group(self) -> int:
-    """Replicas of one group."""
+  def group_size(self) -> int:
+    """Number of replicas in a group."""
     return self.g_per_group + self.d_per_group
 
   @property
   def num_sources(self) -> int:
-    """How many replicas of G feed one of D."""
+    """Number of replicas of G that send fakes to one of D."""
     return max(1, self.g_per_group // self.d_per_group)
 
   @property
-  def num_fed(self) -> int:
-    """How many replicas of D one of G feeds."""
+  def num_targets(self) -> int:
+    """Number of replicas of D that one of G sends fakes to."""
     return max(1, self.d_per_group // self.g_per_group)
 
-  def plays(self, replica: int) -> str:
-    """Returns `g` or `d`."""
-    return "g" if replica % self.group < self.g_per_group else "d"
+  def role_of(self, replica: int) -> str:
+    """Returns the player that a replica trains: `g` or `d`."""
+    return "g" if replica % self.group_size < self.g_per_group else "d"
 
   def num_playing(self, who: str, num_replicas: int) -> int:
-    """Returns how many replicas play `who`."""
+    """Returns the number of replicas that train `who`."""
     share = self.g_per_group if who == "g" else self.d_per_group
-    return num_replicas // self.group * share
+    return num_replicas // self.group_size * share
 
-  def g_place(self, replica: int) -> int:
-    """Returns the place among all that play G, of one or of who feeds it."""
-    group, place = divmod(replica, self.group)
-    if place >= self.g_per_group:
-      place = (place - self.g_per_group) % self.g_per_group
-    return group * self.g_per_group + place
+  def g_index(self, replica: int) -> int:
+    """Returns the index of a replica among those of G.
 
-  def d_place(self, replica: int) -> int:
-    """Returns the place among all that play D, of one or of who it feeds."""
-    group, place = divmod(replica, self.group)
-    if place < self.g_per_group:
-      place = place % self.d_per_group
+    For a replica of D it is the index of its first source.
+    """
+    group, index = divmod(replica, self.group_size)
+    if index >= self.g_per_group:
+      index = (index - self.g_per_group) % self.g_per_group
+    return group * self.g_per_group + index
+
+  def d_index(self, replica: int) -> int:
+    """Returns the index of a replica among those of D.
+
+    For a replica of G it is the index of its first target.
+    """
+    group, index = divmod(replica, self.group_size)
+    if index < self.g_per_group:
+      index = index % self.d_per_group
     else:
-      place -= self.g_per_group
-    return group * self.d_per_group + place
+      index -= self.g_per_group
+    return group * self.d_per_group + index
 
-  def slice_place(self, replica: int) -> int:
-    """Returns which of those fed by one G a replica of D is."""
-    return max(0, replica % self.group - self.g_per_group) // self.g_per_group
+  def slice_index(self, replica: int) -> int:
+    """Returns which slice of its source's fakes a replica of D takes."""
+    index = max(0, replica % self.group_size - self.g_per_group)
+    return index // self.g_per_group
 
   def sources(self, index: int, num_replicas: int) -> List[int]:
-    """Returns for each replica the G that feeds it, the `index`-th of its own.
-
-    A replica of G is its own source.
-    """
-    rows = []
+    """Returns for each replica its `index`-th source; G is its own source."""
+    sources = []
     for replica in range(num_replicas):
-      group, place = divmod(replica, self.group)
-      if place < self.g_per_group:
-        rows.append(replica)
+      group, member = divmod(replica, self.group_size)
+      if member < self.g_per_group:
+        sources.append(replica)
       else:
-        source = (
-          place - self.g_per_group
-        ) % self.g_per_group + index * self.d_per_group
-        rows.append(group * self.group + source)
-    return rows
+        first = (member - self.g_per_group) % self.g_per_group
+        source = first + index * self.d_per_group
+        sources.append(group * self.group_size + source)
+    return sources

@@ -1,8 +1,8 @@
-"""Who moves when.
+"""Schedules: which player trains when.
 
 A step is a tuple of rounds, a round a tuple of turns. A round draws latent
-codes and looks at one batch of real images and one of fakes; the players of one
-turn look at the same point, then all of them move:
+codes and takes one batch of real images and one of fakes. The players of one
+turn compute their gradients at the same point, then all of them update:
 
     for turns in schedule.rounds:      # e.g. (("d",),), (("d",), ("g",))
       fakes = g(z)
@@ -31,11 +31,11 @@ class Schedule:
   """The rounds of one step.
 
   Attributes:
-    rounds: Names of the players that move, turn by turn, round by round.
-    roles: Which replicas play whom; `None` if all of them play both.
-    g_batch_size: Fakes that G draws when it moves alone, over all replicas;
-      `None` if as many as there are real images.
-    on_cores: Whether G and D have a core each of every replica.
+    rounds: Names of the players of each turn of each round.
+    roles: Which replicas train which player; `None` if all of them train both.
+    g_batch_size: Fakes that G draws in rounds without D, over all replicas;
+      `None` for as many as there are real images.
+    on_cores: Whether each replica has one core for G and one for D.
   """
 
   rounds: Tuple[Round, ...]
@@ -44,36 +44,36 @@ class Schedule:
   on_cores = False
 
   def num_shards(self, num_replicas: int) -> int:
-    """Returns among how many replicas a batch of real images is shared."""
+    """Returns the number of shards of a batch of real images."""
     return num_replicas
 
   def plays_both(self, num_replicas: int) -> bool:
-    """Returns whether each replica plays both."""
+    """Returns whether each replica trains both players."""
     del num_replicas
     return True
 
   def shard(self, replica: int) -> int:
-    """Returns which shard of a batch of real images a replica takes."""
+    """Returns the index of the shard of real images that a replica takes."""
     return replica
 
   @property
   def num_batches(self) -> int:
-    """How many batches of real images a step takes: one a round with D."""
+    """Batches of real images per step: one for each round with D."""
     return max(1, sum(moves("d", turns) for turns in self.rounds))
 
 
 @gin.register
 class Sequential(Schedule):
-  """D moves `num_d_steps` times, then G moves against the new D.
+  """D updates `num_d_steps` times, then G trains against the new D.
 
   Args:
-    num_d_steps: How often D moves in a step, each time on new images.
-    num_g_steps: How often G moves.
-    g_batch_size: Fakes that G draws when it moves, over all replicas; that of
-      real images, `Experiment.batch_size`, by default.
-    reuse_fakes: G answers on the fakes that D has just been trained on; its
-      forward pass is then needed once, and kept in memory through D's turn.
-      Without it G draws fakes of its own.
+    num_d_steps: Updates of D per step, each on new images.
+    num_g_steps: Updates of G per step.
+    g_batch_size: Fakes that G draws for its update, over all replicas; by
+      default as many as there are real images (`Experiment.batch_size`).
+    reuse_fakes: Whether G trains on the fakes of D's last update. Its forward
+      pass then runs once, and its activations stay in memory during D's turn.
+      Otherwise G draws new fakes.
   """
 
   def __init__(
@@ -91,8 +91,8 @@ class Sequential(Schedule):
         raise ValueError(f"`{name}` must be at least 1, got {count}.")
     if reuse_fakes and g_batch_size is not None:
       raise ValueError(
-        f"`g_batch_size` {g_batch_size} asks for fakes of G's own: set "
-        "`reuse_fakes` to False."
+        "`g_batch_size` must be None if G reuses D's fakes, got "
+        f"{g_batch_size}: set `reuse_fakes` to False."
       )
     self.g_batch_size = g_batch_size
     d_round: Round = (("d",),)
@@ -107,7 +107,7 @@ class Sequential(Schedule):
 
 @gin.register
 class Simultaneous(Schedule):
-  """Both move at the same time, from the same point and on the same batch."""
+  """Both players update at the same time, from the same point and batch."""
 
   def __init__(self) -> None:
     self.rounds = ((("d", "g"),),)
@@ -115,30 +115,32 @@ class Simultaneous(Schedule):
 
 @gin.register
 class Asynchronous(Schedule):
-  """G and D move at the same time, each on replicas of its own.
+  """G and D update at the same time, on separate replicas.
 
-  ParaGAN (arXiv 2411.03999). A replica of G answers to the D it last saw; a
-  replica of D trains on real images and on fakes that its G drew some steps
-  ago. Weights and fakes are exchanged when the players' exchanges say so; on
-  one replica both move in one program, and neither waits for the other.
+  ParaGAN (arXiv 2411.03999). A replica of G trains against the last D that it
+  received; a replica of D trains on real images and on fakes that its sources
+  drew some steps ago. The players' exchanges decide at which steps weights and
+  fakes are sent. On one replica both players train in one program, and neither
+  waits for the other.
 
-  Sequential training is recovered exactly where nothing can be stale: G's path
-  against a D that stands still (learning rate of D next to nothing), period 1.
+  Where nothing can be stale, this equals sequential training: G's updates
+  against a D that does not change (learning rate near 0), with period 1.
 
   Args:
     g_per_group: Replicas of G in each group.
-    d_per_group: Replicas of D in each group; one count divides the other.
-    g_batch_size: Fakes that G draws in a step, over all its replicas; that of
-      real images, `Experiment.batch_size`, by default.
+    d_per_group: Replicas of D in each group; one of both divides the other.
+    g_batch_size: Fakes that G draws in a step, over all its replicas; by
+      default as many as there are real images (`Experiment.batch_size`).
     cache_depth: Batches of fakes that D keeps.
     cache_policy: `oldest` (each once, in order), `newest` or `random`.
-    staleness_bound: Steps that a view may be old, of D by G or of a fake by D;
-      what period and depth lead to by default, and never less.
-    damping: Divides a player's rate by the age of what it saw of the other
-      (staleness-aware SGD, arXiv 1511.05950).
-    on_cores: Every replica plays both at the same time, and where TPUEstimator
-      drives a TPU it has two cores, one for G and one for D. An older way,
-      which newer TPU compilers refuse.
+    staleness_bound: Maximum staleness in steps, of the D that G sees and of the
+      fakes that D sees; must be at least, and is by default, what the exchange
+      period and `cache_depth` cause.
+    damping: Whether to divide a player's learning rate by the staleness of what
+      it sees of the other (staleness-aware SGD, arXiv 1511.05950).
+    on_cores: Every replica trains both players at the same time; with
+      TPUEstimator on a TPU, G on one of its two cores and D on the other. Newer
+      TPU compilers refuse it.
   """
 
   rounds = ((("d", "g"),),)
@@ -161,9 +163,8 @@ class Asynchronous(Schedule):
     )
     if smaller < 1 or larger % smaller:
       raise ValueError(
-        "`g_per_group` and `d_per_group` must be at least 1, and one divide "
-        "the other, "
-        f"got {g_per_group} and {d_per_group}."
+        "`g_per_group` and `d_per_group` must be at least 1, and one must "
+        f"divide the other, got {g_per_group} and {d_per_group}."
       )
     if cache_depth < 1:
       raise ValueError(f"`cache_depth` must be at least 1, got {cache_depth}.")
@@ -174,8 +175,9 @@ class Asynchronous(Schedule):
       )
     if on_cores and larger > 1:
       raise ValueError(
-        "`on_cores` lets every replica play both, so `g_per_group` and "
-        f"`d_per_group` must be 1, got {g_per_group} and {d_per_group}."
+        "With `on_cores` every replica trains both players, so `g_per_group` "
+        "and `d_per_group` must be 1, got "
+        f"{g_per_group} and {d_per_group}."
       )
     self.roles = Roles(g_per_group, d_per_group)
     self.on_cores = on_cores
@@ -186,32 +188,31 @@ class Asynchronous(Schedule):
     self.damping = damping
 
   def num_shards(self, num_replicas: int) -> int:
-    """Returns how many replicas play D."""
+    """Returns the number of replicas that train D."""
     if self.plays_both(num_replicas):
       return num_replicas
-    if num_replicas % self.roles.group:
+    if num_replicas % self.roles.group_size:
       raise ValueError(
         f"`g_per_group` {self.roles.g_per_group} and `d_per_group` "
-        f"{self.roles.d_per_group} "
-        f"must fit the replicas in whole groups of {self.roles.group}, got "
-        f"{num_replicas} replicas."
+        f"{self.roles.d_per_group} must divide the replicas into groups of "
+        f"{self.roles.group_size}, got {num_replicas} replicas."
       )
     return self.roles.num_playing("d", num_replicas)
 
   def shard(self, replica: int) -> int:
-    """Returns the shard of the D that a replica plays or feeds."""
-    return replica if self.on_cores else self.roles.d_place(replica)
+    """Returns the shard of a replica of D; of its first target, for G."""
+    return replica if self.on_cores else self.roles.d_index(replica)
 
-  def g_place(self, replica: int) -> int:
-    """Returns the place of a replica among those that play G, or of its G."""
-    return replica if self.on_cores else self.roles.g_place(replica)
+  def g_index(self, replica: int) -> int:
+    """Returns the index of a replica of G; of its first source, for D."""
+    return replica if self.on_cores else self.roles.g_index(replica)
 
   def plays_both(self, num_replicas: int) -> bool:
-    """Returns whether each replica plays both."""
+    """Returns whether each replica trains both players."""
     return self.on_cores or num_replicas == 1
 
   def bound(self, period: int) -> int:
-    """Returns the oldest view that can be, with an exchange every `period`."""
+    """Returns the maximum staleness, with an exchange every `period` steps."""
     least = {
       "oldest": max(period, self.cache_depth),
       "newest": period,
@@ -219,8 +220,8 @@ class Asynchronous(Schedule):
     }[self.cache_policy]
     if self.staleness_bound is not None and self.staleness_bound < least:
       raise ValueError(
-        f"`staleness_bound` must be at least {least}, which the exchange's "
-        f"period {period} and `cache_depth` {self.cache_depth} lead to, got "
-        f"{self.staleness_bound}."
+        f"`staleness_bound` must be at least {least}, the staleness that the "
+        f"exchange's period {period} and `cache_depth` {self.cache_depth} "
+        f"cause, got {self.staleness_bound}."
       )
     return self.staleness_bound or least

@@ -20,12 +20,12 @@ from paragan_tf.types import Batch, Mode, Net, Scores, Verdict
 
 
 class LossTerms(NamedTuple):
-  """What a move takes into account beside the loss of the game.
+  """Terms of a player's loss beside the game's.
 
   Attributes:
     penalties: The player's penalties that are due.
-    augment: Augments all images that D is called with, if given.
-    g: The net, for penalties that sample again; `None` if it is not available.
+    augment: Augments all images that D is called with; optional.
+    g: The net, for penalties that draw more samples; `None` if not available.
     seed: For random numbers; each round of a step has its own.
     step: Count of steps, for random numbers.
     one_pass: Whether D scores real and fake images in one pass, where it has no
@@ -40,7 +40,7 @@ class LossTerms(NamedTuple):
   one_pass: bool = True
 
   def augment_images(self, images: tf.Tensor, purpose: str) -> tf.Tensor:
-    """Returns images as D is to see them."""
+    """Returns augmented images for D."""
     if self.augment is None:
       return images
     assert self.step is not None
@@ -77,7 +77,7 @@ class Move(NamedTuple):
 
 
 def repeat_rows(values: Optional[tf.Tensor], size: int) -> Optional[tf.Tensor]:
-  """Returns `size` rows of a batch; after the last row follows the first."""
+  """Returns `size` rows of a batch, repeated from the first if too few."""
   if values is None or values.shape[0] == size:
     return values
   return tf.gather(values, tf.range(size) % values.shape[0])
@@ -144,7 +144,7 @@ def g_move(
 
 
 def judge(d: Net, images, labels, mode: Mode) -> Verdict:
-  """Returns all that D predicts: its logits alone if it has no `judge`."""
+  """Returns all outputs of D: only logits if it has no `judge`."""
   d_judge = getattr(d, "judge", None)
   if d_judge is not None:
     return d_judge(images, labels, mode)
@@ -154,9 +154,10 @@ def judge(d: Net, images, labels, mode: Mode) -> Verdict:
 def _judge_both(
   d: Net, batch: Batch, fakes: Fakes, one_pass: bool
 ) -> Tuple[Verdict, Verdict]:
-  """Returns D's verdicts of real and fake images, from one pass or two.
+  """Returns D's outputs for real and for fake images.
 
-  Two, if that is asked for or if D has batch statistics.
+  Takes two passes without `one_pass`, or if D has batch statistics: one pass
+  would mix them.
   """
   if not one_pass or getattr(d, "uses_batch_statistics", False):
     return (
@@ -184,7 +185,7 @@ def _penalty(who, terms: LossTerms, d: Net, batch, fakes, real, fake):
   assert terms.step is not None
 
   def sample_again(z, labels):
-    # Augmented as the fakes were, so that only G makes a difference.
+    # Augmented as the fakes were, so that images differ only by G's input.
     assert g is not None
     return terms.augment_images(g(z, labels, Mode.FROZEN), "fake")
 

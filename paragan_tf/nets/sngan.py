@@ -1,4 +1,4 @@
-"""SNGAN's residual pair (arXiv 1802.05957).
+"""SNGAN's residual nets (arXiv 1802.05957).
 
 Conditional as in arXiv 1802.05637: class-conditional batch norm in G, a
 projection of the class in D.
@@ -35,7 +35,7 @@ class Generator(residual.Generator):
 
 @gin.register
 class Discriminator(residual.Discriminator):
-  """Residual blocks with spectral norm, a sum over pixels, a projection."""
+  """Residual blocks with spectral norm, sum pooling, and a projection."""
 
   def __init__(
     self,

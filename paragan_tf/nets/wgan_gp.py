@@ -1,6 +1,7 @@
-"""WGAN-GP's residual pair (arXiv 1704.00028), for a gradient penalty.
+"""WGAN-GP's residual nets (arXiv 1704.00028), for a gradient penalty.
 
-No spectral norm, and no batch norm in D: the penalty is on each image alone.
+D has no spectral norm, and no batch norm: the penalty is on each image
+independently.
 """
 
 from typing import Optional
@@ -13,14 +14,14 @@ from paragan_tf.types import ImageSpec
 
 @gin.register
 class Generator(sngan.Generator):
-  """SNGAN's G, which is this paper's with batch norm of the class."""
+  """SNGAN's G: that of the paper, with class-conditional batch norm."""
 
 
 @gin.register
 class Discriminator(residual.Discriminator):
-  """Residual blocks without norm, or with `@norms.LayerNorm`, and a mean.
+  """Residual blocks without norm, or with `@norms.LayerNorm`; mean pooling.
 
-  The paper takes none at 32 px and layer norm at 64 px.
+  The paper uses none at 32 px and layer norm at 64 px.
   """
 
   def __init__(

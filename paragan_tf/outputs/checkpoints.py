@@ -1,15 +1,16 @@
 """Checkpoints: a flat map from variable names to values.
 
-The keys are the variables' own names, so any engine reads any other's files. A
-variable whose replicas may differ is kept for each of them: replica 0 under the
-name itself, the others under `name/replica_1`, `name/replica_2`, ...
+The keys are the variables' own names, so any engine reads any other's files. If
+the replicas of a variable may differ, each value is stored: that of replica 0
+under the variable's name, the others under `name/replica_1`, `name/replica_2`,
+...
 
-With several processes the chief writes what all agree on. What differs, each
-writes for its own replicas, and the chief joins the parts:
+With several processes the chief writes the variables whose replicas agree. Each
+process writes the others for its own replicas, and the chief merges the parts:
 
-    part = write(folder/model.ckpt-9.parts/00001, own replicas)   # each
+    write(folder/model.ckpt-9.parts/00001, own replicas)   # each process
     wait()
-    join(parts -> model.ckpt-9)                                   # the chief
+    merge(parts -> model.ckpt-9)                           # the chief
     wait()
 """
 
@@ -30,17 +31,17 @@ import tensorflow as tf
 from paragan_tf.outputs.records import write_file
 from paragan_tf.types import Entry
 
-KEEP = 3  # How many a run keeps; the next one is written before one goes.
+KEEP = 3  # Checkpoints of a run; the oldest is removed after the next save.
 _PREFIX = "model.ckpt"
 
 
 class Writers(NamedTuple):
-  """The processes that write together.
+  """The processes that write a checkpoint together.
 
   Attributes:
-    place: Which one this is; 0 is the chief.
-    num: How many there are.
-    wait: Returns when all have called it.
+    place: Index of this process; 0 is the chief.
+    num: Number of processes.
+    wait: A barrier: returns when all processes have called it.
   """
 
   place: int = 0
@@ -64,15 +65,15 @@ class Checkpoints:
     self._writers = writers
 
   def save(self, step: int, entries: Sequence[Entry]) -> str:
-    """Writes one; those before stay whole until it is complete.
+    """Writes a checkpoint; earlier ones stay valid until it is complete.
 
-    All processes call it together.
+    All processes must call it.
     """
     path = self.path(step)
     if self._writers.num > 1 and not all(e.agrees for e in entries):
       self._save_parts(path, entries)
     elif self._writers.place == 0:
-      _write(path, _keyed(entries))
+      _write(path, _by_key(entries))
     if self._writers.place == 0:
       self._list(path)
     return path
@@ -81,7 +82,7 @@ class Checkpoints:
     folder = f"{path}.parts"
     parts = [f"{folder}/{i:05d}" for i in range(self._writers.num)]
     own = [e for e in entries if not (e.agrees and self._writers.place)]
-    _write(parts[self._writers.place], _keyed(own))
+    _write(parts[self._writers.place], _by_key(own))
     self._writers.wait()
     if self._writers.place == 0:
       tf.raw_ops.MergeV2Checkpoints(
@@ -92,10 +93,10 @@ class Checkpoints:
     self._writers.wait()
 
   def _list(self, path: str) -> None:
-    """Makes `path` the newest one, and removes those that are too old."""
+    """Lists `path` as the newest checkpoint, and removes the oldest."""
     paths = [*(p for p in self.paths() if p != path), path]
-    # Replaced after the files are there, and by renaming. Names without their
-    # folder, so that it may be moved.
+    # The list is replaced by renaming, after the files are complete. Names have
+    # no folder, so that the run's folder can be moved.
     names = [json.dumps(os.path.basename(p)) for p in paths[-self._keep :]]
     lines = [f"model_checkpoint_path: {names[-1]}"]
     lines += [f"all_model_checkpoint_paths: {name}" for name in names]
@@ -106,26 +107,26 @@ class Checkpoints:
       _remove(old)
 
   def path(self, step: int) -> str:
-    """Returns where the checkpoint of a step is kept."""
+    """Returns the path of a step's checkpoint."""
     return os.path.join(self._folder, f"{_PREFIX}-{step}")
 
   def paths(self) -> List[str]:
-    """Returns those that are there, oldest first."""
+    """Returns the paths of existing checkpoints, oldest first."""
     state = tf.train.get_checkpoint_state(self._folder)
     listed = state.all_model_checkpoint_paths if state else []
     return [path for path in listed if tf.io.gfile.exists(f"{path}.index")]
 
   def latest(self) -> Optional[str]:
-    """Returns the newest, or `None`."""
+    """Returns the path of the newest checkpoint, or `None`."""
     paths = self.paths()
     return paths[-1] if paths else None
 
 
 def restore(path: str, entries: Sequence[Entry]) -> None:
-  """Sets every entry from a checkpoint; all of it is read before any is set."""
+  """Restores all entries; nothing is assigned before all values are read."""
   stored = _stored_keys(path)
   _check_replicas(path, stored, entries)
-  _keyed(entries)  # Refuses names that are there twice.
+  _by_key(entries)  # Refuses duplicate names.
   sources = [_sources(entry, stored) for entry in entries]
   wanted: Dict[str, tf.TensorSpec] = {}
   for entry, keys in zip(entries, sources):
@@ -136,19 +137,19 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
   missing = sorted(set(wanted) - set(stored))
   if missing:
     raise ValueError(
-      f"Checkpoint '{path}' lacks {_few(missing)}: it belongs to another "
-      "model; give another `model_dir`."
+      f"Checkpoint '{path}' lacks {_abbreviate(missing)}: it belongs to "
+      "another model; set another `model_dir`."
     )
   values = _read(path, wanted)
   for entry, keys in zip(entries, sources):
     absorbed = [values[key] for key in _absorbed_specs(entry, stored)]
-    for copy, of in zip(entry.copies, keys):
-      value = _merged(entry, [values[key] for key in of])
-      copy.assign(_with_part(entry, value, absorbed))
+    for copy, copy_keys in zip(entry.copies, keys):
+      value = _merge(entry, [values[key] for key in copy_keys])
+      copy.assign(_add_absorbed(entry, value, absorbed))
 
 
 def _absorbed_specs(entry: Entry, stored) -> Dict[str, tf.TensorSpec]:
-  """Returns what is read to be added, by key."""
+  """Returns the specs of the vectors that an entry absorbs, by key."""
   part = entry.absorbs
   if part is None or part.key not in stored:
     return {}
@@ -158,9 +159,10 @@ def _absorbed_specs(entry: Entry, stored) -> Dict[str, tf.TensorSpec]:
   return {k: tf.TensorSpec([part.size], entry.copies[0].dtype) for k in keys}
 
 
-def _with_part(
+def _add_absorbed(
   entry: Entry, value: tf.Tensor, vectors: Sequence[tf.Tensor]
 ) -> tf.Tensor:
+  """Returns the value plus its part of the absorbed vectors."""
   if entry.absorbs is None or not vectors:
     return value
   start, size = entry.absorbs.start, value.shape.num_elements()
@@ -169,7 +171,7 @@ def _with_part(
 
 
 def _read(path: str, wanted: Dict[str, tf.TensorSpec]) -> Dict[str, tf.Tensor]:
-  """Returns the values of keys that are as large as they must be."""
+  """Returns the values of keys; refuses other shapes."""
   try:
     values = tf.raw_ops.RestoreV2(
       prefix=path,
@@ -178,20 +180,20 @@ def _read(path: str, wanted: Dict[str, tf.TensorSpec]) -> Dict[str, tf.Tensor]:
       dtypes=[spec.dtype for spec in wanted.values()],
     )
   except tf.errors.OpError as e:
-    raise _damaged(path, e) from e
+    raise _damage_error(path, e) from e
   by_key = dict(zip(wanted, values))
   for key, spec in wanted.items():
     if by_key[key].shape != spec.shape:
       raise ValueError(
         f"`{key}` in checkpoint '{path}' must have shape "
         f"{list(spec.shape)}, got {list(by_key[key].shape)}: it belongs to "
-        "another model; give another `model_dir`."
+        "another model; set another `model_dir`."
       )
   return by_key
 
 
 def _sources(entry: Entry, stored) -> List[List[str]]:
-  """Returns for each copy the keys that it is made of."""
+  """Returns for each copy the keys that it is restored from."""
   if entry.optional and entry.name not in stored:
     return [[] for _ in entry.copies]
   num = _num_stored(entry.name, stored)
@@ -201,28 +203,29 @@ def _sources(entry: Entry, stored) -> List[List[str]]:
   return [all_keys for _ in entry.copies]
 
 
-def _merged(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
+def _merge(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Returns the mean or the sum of the replicas' values; zeros for none."""
   if not values:
     return tf.zeros_like(entry.copies[0])
-  # Counts are the same on all.
+  # Integers are counts, which agree on all replicas.
   if len(values) == 1 or not values[0].dtype.is_floating:
     return values[0]
   total = tf.add_n(values)
   return total if entry.merged == "sum" else total / len(values)
 
 
-def _write(path: str, keyed: Dict[str, tf.Variable]) -> None:
+def _write(path: str, by_key: Dict[str, tf.Variable]) -> None:
   tf.raw_ops.SaveV2(
     prefix=path,
-    tensor_names=list(keyed),
-    shape_and_slices=[""] * len(keyed),
-    tensors=[variable.read_value() for variable in keyed.values()],
+    tensor_names=list(by_key),
+    shape_and_slices=[""] * len(by_key),
+    tensors=[variable.read_value() for variable in by_key.values()],
   )
 
 
-def _key(entry: Entry, place: int) -> str:
-  """Returns the key of the copy at a place in this process."""
-  replica = 0 if entry.agrees else entry.first_replica + place
+def _key(entry: Entry, index: int) -> str:
+  """Returns the key of one of this process's copies."""
+  replica = 0 if entry.agrees else entry.first_replica + index
   return _replica_key(entry.name, replica)
 
 
@@ -230,21 +233,22 @@ def _replica_key(name: str, replica: int) -> str:
   return name if not replica else f"{name}/replica_{replica}"
 
 
-def _keyed(entries: Sequence[Entry]) -> Dict[str, tf.Variable]:
-  keyed: Dict[str, tf.Variable] = {}
+def _by_key(entries: Sequence[Entry]) -> Dict[str, tf.Variable]:
+  """Returns the variables to save, by key."""
+  by_key: Dict[str, tf.Variable] = {}
   for entry in entries:
     for i, copy in enumerate(entry.copies[: 1 if entry.agrees else None]):
-      if _key(entry, i) in keyed:
+      if _key(entry, i) in by_key:
         raise ValueError(f"Two variables are named `{_key(entry, i)}`.")
-      keyed[_key(entry, i)] = copy
-  return keyed
+      by_key[_key(entry, i)] = copy
+  return by_key
 
 
 def _stored_keys(path: str):
   try:
     return tf.train.load_checkpoint(path).get_variable_to_shape_map()
   except (tf.errors.OpError, ValueError, RuntimeError) as e:
-    raise _damaged(path, e) from e
+    raise _damage_error(path, e) from e
 
 
 def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
@@ -255,9 +259,9 @@ def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
     running = entry.num_replicas or len(entry.copies)
     if stored != running:
       raise ValueError(
-        f"Checkpoint '{path}' has {stored} replicas' own `{entry.name}` and "
-        f"this run has {running} replicas: state that differs "
-        f"between replicas resumes on as many; start {stored} of them."
+        f"Checkpoint '{path}' has `{entry.name}` of {stored} replicas and "
+        f"this run has {running} replicas: state that differs between "
+        f"replicas needs the same number; start {stored} of them."
       )
 
 
@@ -268,11 +272,11 @@ def _num_stored(name: str, keys) -> int:
   return stored
 
 
-def _damaged(path: str, error: Exception) -> ValueError:
+def _damage_error(path: str, error: Exception) -> ValueError:
   reason = str(error).split("\n")[0][:200]
   return ValueError(
     f"Checkpoint '{path}' cannot be read ({reason}): it is damaged; remove "
-    f"its files ({os.path.basename(path)}.*) to go on from the one before."
+    f"its files ({os.path.basename(path)}.*) to resume from the one before."
   )
 
 
@@ -281,6 +285,6 @@ def _remove(path: str) -> None:
     tf.io.gfile.remove(name)
 
 
-def _few(names: Sequence[str]) -> str:
+def _abbreviate(names: Sequence[str]) -> str:
   more = f" and {len(names) - 3} more" if len(names) > 3 else ""
   return ", ".join(f"`{name}`" for name in names[:3]) + more

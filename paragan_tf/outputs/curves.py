@@ -1,4 +1,4 @@
-"""Curves as inline SVG: a mean line with its range, few ticks, hover texts."""
+"""Draws curves as inline SVG: mean, range, a few ticks, values on hover."""
 
 import html
 import math
@@ -11,40 +11,40 @@ _MAX_HOVERS = 100
 
 
 class Curve(NamedTuple):
-  """One scalar over the run; what was not finite is NaN."""
+  """A scalar over the run; values that are not finite are NaN."""
 
   name: str
   steps: np.ndarray
   values: np.ndarray
 
 
-class _Thin(NamedTuple):
-  """A curve of few points; NaN where nothing was finite."""
+class _Downsampled(NamedTuple):
+  """A curve of few points; NaN where none of a point's values is finite."""
 
   name: str
   steps: np.ndarray
   low: np.ndarray
   mean: np.ndarray
   high: np.ndarray
-  gone: np.ndarray  # Whether a value of this point was not finite.
+  has_nan: np.ndarray  # Whether a value of this point is not finite.
 
 
-def _thin(curve: Curve, max_points: int) -> _Thin:
-  """Joins neighbors into points that keep their range: no spike is lost."""
+def _downsample(curve: Curve, max_points: int) -> _Downsampled:
+  """Merges neighboring points; each keeps their range, so no spike is lost."""
   count = min(len(curve.steps), max_points)
   rows = []
   for steps, values in zip(
     np.array_split(curve.steps, count), np.array_split(curve.values, count)
   ):
-    known = values[np.isfinite(values)]
-    is_gone = len(known) < len(values)
-    known = known if len(known) else np.array([np.nan])
-    rows.append((steps[-1], known.min(), known.mean(), known.max(), is_gone))
-  return _Thin(curve.name, *np.array(rows).T)
+    finite = values[np.isfinite(values)]
+    has_nan = len(finite) < len(values)
+    finite = finite if len(finite) else np.array([np.nan])
+    rows.append((steps[-1], finite.min(), finite.mean(), finite.max(), has_nan))
+  return _Downsampled(curve.name, *np.array(rows).T)
 
 
 class _Frame(NamedTuple):
-  """The range of a chart, drawn as 1000 by 1000 units, y downwards."""
+  """The ranges of a chart's axes; it is drawn in 1000 by 1000 units."""
 
   left: float
   right: float
@@ -55,12 +55,12 @@ class _Frame(NamedTuple):
     return (steps - self.left) / (self.right - self.left) * 1000
 
   def y(self, values: np.ndarray) -> np.ndarray:
-    share = (values - self.low) / (self.high - self.low)
-    return (1 - share.clip(0, 1)) * 1000
+    height = (values - self.low) / (self.high - self.low)
+    return (1 - height.clip(0, 1)) * 1000  # SVG's y points down.
 
 
-def _frame(curves: Sequence[_Thin]) -> _Frame:
-  """Fits all curves, but lets rare spikes run out of the chart."""
+def _frame(curves: Sequence[_Downsampled]) -> _Frame:
+  """Returns the frame of all curves; it may cut off rare spikes."""
   steps = np.concatenate([x.steps for x in curves])
   values = np.concatenate([y for x in curves for y in (x.low, x.high)])
   values = values[np.isfinite(values)] if np.isfinite(values).any() else [0, 1]
@@ -79,7 +79,7 @@ def _frame(curves: Sequence[_Thin]) -> _Frame:
 
 
 def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-  """Picks about five round values between two."""
+  """Returns about five round values between `low` and `high`."""
   raw = max((high - low) / 5, least)
   power = 10.0 ** math.floor(math.log10(raw))
   gap = next(x * power for x in (1, 2, 5, 10) if x * power >= raw * 0.999)
@@ -89,11 +89,10 @@ def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
 
 
 def draw(curves: Sequence[Curve], is_wide: bool = False) -> str:
-  """Draws curves as an SVG that stretches, with its labels around it."""
-  thin = [
-    _thin(x, _MAX_POINTS if is_wide else _MAX_POINTS // 2) for x in curves
-  ]
-  frame = _frame(thin)
+  """Returns the HTML of a chart: a scalable SVG with labels around it."""
+  num_points = _MAX_POINTS if is_wide else _MAX_POINTS // 2
+  downsampled = [_downsample(x, num_points) for x in curves]
+  frame = _frame(downsampled)
   y_ticks = np.array(ticks(frame.low, frame.high))
   x_ticks = np.array(ticks(frame.left, frame.right, least=1.0))
   rules = "".join(f"M0,{y:.1f}h1000" for y in frame.y(y_ticks))
@@ -107,28 +106,28 @@ def draw(curves: Sequence[Curve], is_wide: bool = False) -> str:
   names = "".join(
     f'<b style="--c:{_color(x.name)}">{html.escape(x.name)}</b>' for x in curves
   )
-  labels.append(f'<span class="note">{_note(thin, frame)}</span>')
-  titles = _titles(thin)
+  labels.append(f'<span class="note">{_note(downsampled, frame)}</span>')
+  titles = _titles(downsampled)
   return (
     f'<div class="card chart{" wide" * is_wide}">'
     f'<div class="head"><span>{names}</span>'
     f'<output>{titles[-1][1]}</output></div>\n<div class="plot">'
     '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img">'
     f'<path class="rule" d="{rules}"/>'
-    + "".join(_paths(x, frame) for x in thin)
+    + "".join(_paths(x, frame) for x in downsampled)
     + _hovers(titles, frame)
     + f"</svg>{''.join(labels)}</div></div>"
   )
 
 
-def _note(curves: Sequence[_Thin], frame: _Frame) -> str:
-  """Says what the chart could not draw."""
+def _note(curves: Sequence[_Downsampled], frame: _Frame) -> str:
+  """Returns a note about values that the chart does not show."""
   notes = []
   low = min(float(np.nanmin(x.low, initial=math.inf)) for x in curves)
   high = max(float(np.nanmax(x.high, initial=-math.inf)) for x in curves)
   if low < frame.low or high > frame.high:
     notes.append(f"from {short(low)} to {short(high)}")
-  if any(x.gone.any() for x in curves):
+  if any(x.has_nan.any() for x in curves):
     notes.append("red: not finite")
   return ", ".join(notes)
 
@@ -138,22 +137,22 @@ def _color(name: str) -> str:
   return f"var(--{player})" if player in ("d", "g") else "var(--other)"
 
 
-def _paths(curve: _Thin, frame: _Frame) -> str:
-  """Draws the mean as a line and the range as a band, broken at gaps."""
+def _paths(curve: _Downsampled, frame: _Frame) -> str:
+  """Returns SVG paths: the mean as a line, the range as a band, with gaps."""
   x, mean = frame.x(curve.steps), frame.y(curve.mean)
   low, high = frame.y(curve.low), frame.y(curve.high)
-  known = np.flatnonzero(np.isfinite(curve.mean))
+  finite = np.flatnonzero(np.isfinite(curve.mean))
   line = band = ""
-  for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1):
+  for run in np.split(finite, np.flatnonzero(np.diff(finite) > 1) + 1):
     if len(run):
       line += f"M{_points(x[run], mean[run])}" + "h0" * (len(run) == 1)
     if (curve.low[run] < curve.high[run]).any():
       back = run[::-1]
       band += f"M{_points(x[run], high[run])} {_points(x[back], low[back])}Z"
-  gone = "".join(f"M{place:.1f},1000v-60" for place in x[curve.gone > 0])
+  marks = "".join(f"M{at:.1f},1000v-60" for at in x[curve.has_nan > 0])
   return (
     f'<g style="--c:{_color(curve.name)}"><path class="band" d="{band}"/>'
-    f'<path class="line" d="{line}"/><path class="gone" d="{gone}"/></g>'
+    f'<path class="line" d="{line}"/><path class="gone" d="{marks}"/></g>'
   )
 
 
@@ -161,8 +160,8 @@ def _points(x: np.ndarray, y: np.ndarray) -> str:
   return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y))
 
 
-def _titles(curves: Sequence[_Thin]) -> list[tuple[float, str]]:
-  """Puts the values at some steps into words."""
+def _titles(curves: Sequence[_Downsampled]) -> list[tuple[float, str]]:
+  """Returns some steps, each with a text of its values."""
   longest = max(curves, key=lambda x: len(x.steps))
   titles = []
   for step in spread(list(longest.steps), _MAX_HOVERS):
@@ -177,7 +176,7 @@ def _titles(curves: Sequence[_Thin]) -> list[tuple[float, str]]:
 
 
 def _hovers(titles: Sequence[tuple[float, str]], frame: _Frame) -> str:
-  """Covers the chart with strips that tell the values under the pointer."""
+  """Returns SVG strips over the chart that show the values on hover."""
   x = frame.x(np.array([step for step, _ in titles]))
   edges = [0.0, *(x[1:] + x[:-1]) / 2, 1000.0]
   return "".join(
@@ -188,7 +187,7 @@ def _hovers(titles: Sequence[tuple[float, str]], frame: _Frame) -> str:
 
 
 def short(value: Any) -> str:
-  """Formats a number with the three or four digits that count."""
+  """Formats a number with four significant digits, or as an integer."""
   if not is_number(value):
     return "not finite"
   if 1e3 <= abs(value) < 1e6:
@@ -205,11 +204,11 @@ def tick(value: float) -> str:
 
 
 def is_number(value: Any) -> bool:
-  """Says whether it is a number that can be drawn."""
+  """Returns whether `value` is a number that can be drawn."""
   return isinstance(value, (int, float)) and abs(value) < 1e100
 
 
 def spread(items: Sequence[Any], count: int) -> list[Any]:
-  """Picks at most `count` items evenly, the first and the last among them."""
-  places = np.linspace(0, len(items) - 1, min(len(items), count))
-  return [items[int(place)] for place in places.round()]
+  """Returns at most `count` items, evenly spaced, with the first and last."""
+  indices = np.linspace(0, len(items) - 1, min(len(items), count))
+  return [items[int(index)] for index in indices.round()]

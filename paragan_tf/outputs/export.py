@@ -1,4 +1,4 @@
-"""Exports a generator as a SavedModel that needs none of our code."""
+"""Exports a generator as a SavedModel, which does not need this package."""
 
 import os
 import time

@@ -1,9 +1,9 @@
-"""What a classifier sees in an image: the ground that metrics stand on.
+"""Features of images from a classifier, which metrics are computed on.
 
     features, logits = extractor(images)   # images `[b, h, w, c]`, in [-1, 1]
 
-An extractor also says what it is (`name`, `sha256` of its weights, `resizer`),
-because a metric value means nothing without it.
+An extractor also has a `name`, the `sha256` of its weights and a `resizer`: a
+metric value has no meaning without them.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 
 class Features(NamedTuple):
-  """What an extractor says about a batch.
+  """What an extractor computes from a batch.
 
   Attributes:
     features: Activations before the last layer, shape `[b, d]`.
@@ -32,7 +32,7 @@ class Extractor(Protocol):
 
   @property
   def name(self) -> str:
-    """What a metric's protocol calls it."""
+    """Its name in a metric's protocol."""
 
   @property
   def sha256(self) -> str:
@@ -40,33 +40,33 @@ class Extractor(Protocol):
 
   @property
   def classes_of(self) -> str:
-    """The data set whose classes its logits are."""
+    """The data set whose classes it was trained on."""
 
   @property
   def resizer(self) -> str:
-    """How it brings images to the size it was trained on."""
+    """How it resizes images to the size it was trained on."""
 
   def __call__(self, images: tf.Tensor) -> Features:
-    """Describes `images`."""
+    """Returns the features of `images`."""
 
 
 def load_weights() -> Dict[str, np.ndarray]:
-  """Reads the shipped arrays: float16 weights and `metadata`, a JSON text."""
+  """Returns the packaged arrays: float16 weights and `metadata`, as JSON."""
   package = importlib.resources.files("paragan_tf.outputs")
   with (package / "files" / "fashion_classifier.npz").open("rb") as f:
     return dict(np.load(f))
 
 
-def to_grey(images: tf.Tensor, size: int) -> tf.Tensor:
+def to_gray(images: tf.Tensor, size: int) -> tf.Tensor:
   """Averages the colors and resizes to `[b, size, size, 1]`."""
   images = tf.reduce_mean(images, axis=-1, keepdims=True)
-  # Decided in the graph, so that one trace serves every image size.
-  grey = tf.cond(
+  # Inside the graph, so that all image sizes share one trace.
+  gray = tf.cond(
     tf.reduce_all(tf.shape(images)[1:3] >= size),
     lambda: tf.image.resize(images, (size, size), "area"),
     lambda: tf.image.resize(images, (size, size), "bilinear", antialias=True),
   )
-  return tf.ensure_shape(grey, (None, size, size, 1))
+  return tf.ensure_shape(gray, (None, size, size, 1))
 
 
 @gin.register
@@ -74,7 +74,7 @@ class FashionClassifier(tf.Module):
   """The classifier of Fashion-MNIST that ships with the package.
 
   `tools/train_classifier.py` made its weights. They are constants here, not
-  variables: no checkpoint stores them and no optimizer finds them.
+  variables, so no checkpoint stores them and no optimizer updates them.
   """
 
   classes_of = "fashion"
@@ -91,8 +91,8 @@ class FashionClassifier(tf.Module):
 
   @tf.function(input_signature=[tf.TensorSpec([None] * 4, tf.float32)])
   def __call__(self, images: tf.Tensor) -> Features:
-    """Describes images in [-1, 1] of any size, `[b, h, w, c]`."""
-    x = to_grey(images, self.resolution)
+    """Returns features of images in [-1, 1] of any size, `[b, h, w, c]`."""
+    x = to_gray(images, self.resolution)
     for layer in ("conv0", "conv1", "conv2"):
       x = tf.nn.relu(self._conv(x, layer))
       x = tf.nn.max_pool2d(x, 2, 2, "VALID")

@@ -1,10 +1,10 @@
-"""How good the samples are, and under which conditions that was measured.
+"""Metrics of samples, each with the protocol it was measured under.
 
     suite = MetricSuite(extractor, reference_images, heldout_images, ...)
     values = suite.measure(sample_fn, sampling)
 
-Every value carries its protocol, and its `real_score`: what real images get
-that nobody trained on. Values with different protocols are never compared.
+Every value has its protocol and a `real_score`: the value of held-out real
+images in place of samples. Values with different protocols are never compared.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How the samples are drawn, as far as only the caller knows.
+  """How samples are drawn; only the caller of a suite knows it.
 
   Attributes:
     ema: Whether G's weights are the moving average.
@@ -57,11 +57,11 @@ class Protocol:
 
 
 class MetricValue(NamedTuple):
-  """One measured number.
+  """A measured value.
 
   Attributes:
     name: What was measured.
-    value: The number.
+    value: Its value.
     protocol: How it was measured.
     real_score: What held-out real images get in place of samples, or `None`.
   """
@@ -72,12 +72,12 @@ class MetricValue(NamedTuple):
   real_score: Optional[float] = None
 
   def to_json(self) -> Dict[str, Any]:
-    """Returns a dict of what JSON knows, for metrics.jsonl."""
+    """Returns a dict for metrics.jsonl."""
     return {**self._asdict(), "protocol": dataclasses.asdict(self.protocol)}
 
   @classmethod
   def from_json(cls, fields: Mapping[str, Any]) -> "MetricValue":
-    """Reads what `to_json` returned; keys beside its own are left out."""
+    """Returns the value of a dict from `to_json`; ignores other keys."""
     known = {field.name for field in dataclasses.fields(Protocol)}
     found = set(fields.get("protocol") or ())
     if known != found:
@@ -92,7 +92,7 @@ class MetricValue(NamedTuple):
 
 
 def compare(a: MetricValue, b: MetricValue) -> float:
-  """Returns `a.value - b.value` if both were measured in the same way."""
+  """Returns `a.value - b.value`; refuses different protocols."""
   mine = {"name": a.name, **dataclasses.asdict(a.protocol)}
   theirs = {"name": b.name, **dataclasses.asdict(b.protocol)}
   differences = [
@@ -102,8 +102,8 @@ def compare(a: MetricValue, b: MetricValue) -> float:
   ]
   if differences:
     raise ValueError(
-      "Metric values must have one protocol to be compared; these differ in "
-      f"{', '.join(differences)}: measure both in the same way."
+      "Metric values must have the same protocol to be compared; these differ "
+      f"in {', '.join(differences)}: measure both in the same way."
     )
   return a.value - b.value
 
@@ -119,13 +119,13 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
     b: Features, shape `[m, d]`.
   """
   # TF-GAN takes the root of the covariances in float32: small eigenvalues lose
-  # half of seven digits, and a set gets a distance to itself. With the roots
-  # r_a^T r_a = A and r_b^T r_b = B, taken from the features themselves, the
+  # half of seven digits, and a set's distance to itself is not 0. With roots
+  # r_a^T r_a = A and r_b^T r_b = B, computed from the features directly, the
   # trace of (A B)^1/2 is the sum of the singular values of r_a r_b^T.
   a, b = _as_features("a", a), _as_features("b", b)
   if a.shape[1] != b.shape[1]:
     raise ValueError(
-      "`a` and `b` must have as many features, "
+      "`a` and `b` must have the same number of features, "
       f"got {a.shape[1]} and {b.shape[1]}: use one extractor for both."
     )
   r_a, r_b = _covariance_root(a), _covariance_root(b)
@@ -136,7 +136,7 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def label_agreement(logits: np.ndarray, labels: np.ndarray) -> float:
-  """Returns the share of samples classified as the label asked for.
+  """Returns the fraction of samples that are classified as their label.
 
   Args:
     logits: Class scores, shape `[n, num_classes]`.
@@ -151,11 +151,11 @@ def label_agreement(logits: np.ndarray, labels: np.ndarray) -> float:
   return float(np.mean(np.argmax(logits, axis=-1) == labels))
 
 
-def recognized(logits: np.ndarray, labels: np.ndarray) -> int:
-  """Returns how many classes are recognized better than by chance.
+def count_recognized(logits: np.ndarray, labels: np.ndarray) -> int:
+  """Returns the number of classes that are recognized better than by chance.
 
-  A class counts if the share of its samples that are classified as asked for
-  is more than two standard errors above one over the number of classes.
+  A class counts if the fraction of its samples that are classified correctly is
+  more than two standard errors above one over the number of classes.
 
   Args:
     logits: Class scores, shape `[n, num_classes]`.
@@ -165,35 +165,35 @@ def recognized(logits: np.ndarray, labels: np.ndarray) -> int:
   chance = 1.0 / num_classes
   count = 0
   for c in np.unique(labels):
-    mine = labels == c
-    error = np.sqrt(chance * (1 - chance) / mine.sum())
-    share = label_agreement(logits[mine], labels[mine])
-    count += share > chance + 2 * error
+    members = labels == c
+    error = np.sqrt(chance * (1 - chance) / members.sum())
+    agreement = label_agreement(logits[members], labels[members])
+    count += agreement > chance + 2 * error
   return count
 
 
 class MetricSuite:
-  """Real images as an extractor sees them: what samples are held against.
+  """Compares samples with real images, by the features of an extractor.
 
-  Asks for one sample for each held-out image, with that image's label, so that
-  samples and held-out images are as many, with the same labels. Runs eagerly;
-  the real images are described once, when it is made.
+  Draws one sample for each held-out image, with that image's label, so that
+  there are as many samples as held-out images, with the same labels. Runs
+  eagerly. The features of real images are computed once, at construction.
 
   Args:
-    extractor: Describes images.
-    reference_images: Real images that were trained on: uint8, or floats in
+    extractor: Computes features of images.
+    reference_images: Real images of the training set: uint8, or floats in
       [-1, 1].
-    heldout_images: Real images that were not, in random order.
+    heldout_images: Real images that are not in it, in random order.
     heldout_labels: Class ids of `heldout_images`. If `None`, `sample_fn` gets
       zeros and only "frechet" is measured.
-    reference_labels: Class ids of `reference_images`, for a `Probe` where the
-      extractor does not know the classes.
+    reference_labels: Class ids of `reference_images`, for a `Probe` if the
+      extractor has other classes.
     reference_split: Name of `reference_images`, for the protocol.
-    num_samples: How many of `heldout_images` to use, the first ones; all if
+    num_samples: Number of `heldout_images` to use, the first ones; all if
       `None`.
-    batch_size: How many images are sampled and described at once.
+    batch_size: Number of images that are sampled and measured at once.
     progress: Called after every batch of real images.
-    knows_classes: Whether the extractor's classes are those of the labels.
+    knows_classes: Whether the extractor has the classes of the labels.
   """
 
   def __init__(
@@ -218,15 +218,15 @@ class MetricSuite:
       self._labels = np.asarray(heldout_labels[:n], np.int32)
     m = len(reference_images)
 
-    def show(done: int) -> None:
+    def report(done: int) -> None:
       if progress is not None:
         progress(done, m + n)
 
-    self._reference = self._describe(
-      lambda i, j: reference_images[i:j], m, lambda k, _: show(k)
+    self._reference = self._features(
+      lambda i, j: reference_images[i:j], m, lambda k, _: report(k)
     )
-    self._heldout = self._describe(
-      lambda i, j: heldout_images[i:j], n, lambda k, _: show(m + k)
+    self._heldout = self._features(
+      lambda i, j: heldout_images[i:j], n, lambda k, _: report(m + k)
     )
     self._probe: Optional[Probe] = None
     if not knows_classes and reference_labels is not None:
@@ -241,18 +241,18 @@ class MetricSuite:
     sampling: Sampling,
     progress: Optional[Progress] = None,
   ) -> List[MetricValue]:
-    """Measures samples; each value has its `real_score`.
+    """Returns metric values of samples, each with its `real_score`.
 
-    "frechet" is the distance; where classes are known, "label_agreement" and
-    "classes_recognized" follow.
+    These are "frechet", the distance, and with labels "label_agreement" and
+    "classes_recognized".
 
     Args:
-      sample_fn: Draws samples; called for `batch_size` at a time, the last time
-        for what is left.
+      sample_fn: Draws samples; called for `batch_size` at a time, at last for
+        the rest.
       sampling: How `sample_fn` samples, for the protocol.
       progress: Called after every batch.
     """
-    samples = self._describe(
+    samples = self._features(
       lambda i, j: sample_fn(self._labels[i:j], i), len(self._labels), progress
     )
     values = [
@@ -263,15 +263,15 @@ class MetricSuite:
         sampling,
       )
     ]
-    judges = (
+    label_metrics = (
       ("label_agreement", label_agreement),
-      ("classes_recognized", recognized),
+      ("classes_recognized", count_recognized),
     )
-    for name, judge in judges if self._classes else ():
+    for name, metric in label_metrics if self._classes else ():
       values.append(
         self._value(
           name,
-          lambda x, judge=judge: judge(self._logits(x), self._labels),
+          lambda x, metric=metric: metric(self._logits(x), self._labels),
           samples,
           sampling,
         )
@@ -279,9 +279,9 @@ class MetricSuite:
     return values
 
   def _value(self, name: str, fn, samples: Features, sampling: Sampling):
-    probed = self._probe is not None and name != "frechet"
+    with_probe = self._probe is not None and name != "frechet"
     protocol = Protocol(
-      extractor=self._extractor.name + (" with a probe" if probed else ""),
+      extractor=self._extractor.name + (" with a probe" if with_probe else ""),
       extractor_sha256=self._extractor.sha256,
       resizer=self._extractor.resizer,
       num_samples=len(self._labels),
@@ -294,13 +294,14 @@ class MetricSuite:
   def _logits(self, x: Features) -> np.ndarray:
     return x.logits if self._probe is None else self._probe(x.features)
 
-  def _describe(
+  def _features(
     self, images_fn, count: int, progress: Optional[Progress]
   ) -> Features:
+    """Returns the features of `images_fn(i, j)`, batch by batch."""
     parts = []
     for i in range(0, count, self._batch_size):
       j = min(i + self._batch_size, count)
-      images = _floats(images_fn(i, j))
+      images = _to_floats(images_fn(i, j))
       _check_batch(images, j - i)
       parts.append(self._extractor(images))
       if progress is not None:
@@ -308,7 +309,7 @@ class MetricSuite:
     return Features(*(np.concatenate(part) for part in zip(*parts)))
 
 
-def _floats(images: Any) -> np.ndarray:
+def _to_floats(images: Any) -> np.ndarray:
   images = np.asarray(images)
   if images.dtype == np.uint8:
     return images.astype(np.float32) / 127.5 - 1.0
@@ -320,7 +321,7 @@ def _check_counts(
 ) -> None:
   if labels is not None and len(images) != len(labels):
     raise ValueError(
-      "`heldout_images` and `heldout_labels` must be as many, "
+      "`heldout_images` and `heldout_labels` must have the same length, "
       f"got {len(images)} and {len(labels)}."
     )
   if not 2 <= n <= len(images):

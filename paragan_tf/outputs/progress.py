@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 import math
 import sys
@@ -19,8 +19,8 @@ class Progress:
       progress.note("Saved.")       # a line of its own, above the bar
       progress.close()
 
-  The time left counts from the first update on, so that the tracing before it
-  does not make the run look slow.
+  The time left is extrapolated from the first update on, because tracing before
+  it would make the run look slow.
   """
 
   def __init__(
@@ -54,10 +54,16 @@ class Progress:
   ) -> None:
     """Shows the state after `step`.
 
-    `input_wait` is a share of the time, `reading` are the readers of the input
-    and how many batches they are ahead at most.
+    Args:
+      step: Steps done.
+      images_per_second: Of the last inner loop.
+      d_loss: Its mean.
+      g_loss: Its mean.
+      input_wait: Fraction of the time that was spent waiting for input.
+      reading: Number of reader threads, and how many batches they may read
+        ahead.
     """
-    # The least important comes last: a narrow terminal cuts it off.
+    # The least important comes last, because a narrow terminal cuts it off.
     parts = [
       f"{step}/{self._num_steps}",
       f"{self._time_left(step)} left",
@@ -87,7 +93,7 @@ class Progress:
       self._print(text)
 
   def close(self) -> None:
-    """Leaves the last state on screen; more calls do nothing."""
+    """Keeps the last state on screen; further calls do nothing."""
     if self._bar is not None:
       self._bar.close()
     self._print_pending()

@@ -1,12 +1,12 @@
-"""The record of a run: metrics.jsonl, and the same numbers for TensorBoard.
+"""The record of a run: metrics.jsonl, and the same values for TensorBoard.
 
     records = Records(model_dir)
-    records.rewind(step)           # on resume: forget what came after `step`
+    records.rewind(step)           # on resume: drops what came after `step`
     records.write(step, {"d/loss": 0.7, "g/loss": 1.2})
     records.metric(step, [{"name": "fid", "value": 9.1, "protocol": {...}}])
     records.close()
 
-One process of a run writes; anyone may `read`, also while it is written.
+One process of a run writes; any process may `read` at the same time.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _Summary = tf.compat.v1.Summary
 
 
 def write_file(path: str, data: bytes) -> None:
-  """Writes a file whole or not at all; a reader never sees half of it."""
+  """Writes a file atomically: a reader never sees a part of it."""
   tf.io.gfile.makedirs(os.path.dirname(path) or ".")
   part = f"{path}.part{os.getpid()}"
   try:
@@ -56,45 +56,45 @@ def encode_png(pixels: np.ndarray) -> bytes:
 
 
 def real_score(metric: Mapping[str, Any]) -> Any:
-  """Returns `real_score` of a metric; older runs call it `floor`."""
+  """Returns the `real_score` of a metric; older runs call it `floor`."""
   return metric.get("real_score", metric.get("floor"))
 
 
 def read(model_dir: str) -> list[dict[str, Any]]:
-  """Reads the lines of metrics.jsonl that are whole, oldest first."""
-  lines = (_parse(line) for line in _text(model_dir).split("\n"))
+  """Returns the complete lines of metrics.jsonl, oldest first."""
+  lines = (_parse(line) for line in _read_text(model_dir).split("\n"))
   return [line for line in lines if line is not None]
 
 
 class Records:
   """Writes the record of one run.
 
-  Every line of metrics.jsonl has `step` and `seconds`: the time the run has
-  taken since its first start, without the time between a stop and a resume.
+  Every line of metrics.jsonl has `step` and `seconds`: the duration of the run
+  since its first start, without the time between a stop and a resume.
 
   TensorBoard's events are written as records of protos and not by
-  `tf.summary`, which drops them without a word inside a v1 graph (an
-  Estimator's hooks), and which starts the runtime, after which devices can no
-  longer be split.
+  `tf.summary`, which silently drops them inside a v1 graph (an Estimator's
+  hooks), and which starts the runtime, after which the CPU cannot be split into
+  logical devices.
   """
 
   def __init__(self, model_dir: str):
     self._model_dir = model_dir
     self._events: dict[str, tf.io.TFRecordWriter] = {}
-    self._keep(read(model_dir))
+    self._reset(read(model_dir))
 
   def rewind(self, step: int) -> None:
-    """Drops the lines of steps after `step`, and a half-written one."""
-    self._keep([x for x in read(self._model_dir) if _step(x) <= step])
+    """Drops the lines of steps after `step`, and an incomplete one."""
+    self._reset([x for x in read(self._model_dir) if _step(x) <= step])
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes scalars; not-finite ones are null in metrics.jsonl."""
+    """Writes scalars; metrics.jsonl has null for those that are not finite."""
     scalars = {name: float(value) for name, value in values.items()}
     for name in _RESERVED:
       if name in scalars:
         raise ValueError(f"`values` must not use the name {name!r}; rename it.")
     self._append(step, scalars)
-    self._scalar_events(step, scalars)
+    self._write_scalars(step, scalars)
 
   def metric(self, step: int, entries: Sequence[Mapping[str, Any]]) -> None:
     """Writes metric values: dicts of name, value, real_score and protocol.
@@ -102,7 +102,7 @@ class Records:
     In TensorBoard each protocol is a run of its own, so that values of
     different protocols never share a curve.
     """
-    entries = [_plain(entry) for entry in entries]
+    entries = [_to_json(entry) for entry in entries]
     for entry in entries:
       if "name" not in entry or "value" not in entry:
         raise ValueError(
@@ -113,10 +113,10 @@ class Records:
       if isinstance(entry["value"], (int, float)):
         scalar = {f"metrics/{entry['name']}": entry["value"]}
         run = f"protocol_{_digest(entry.get('protocol'))}"
-        self._scalar_events(step, scalar, run)
+        self._write_scalars(step, scalar, run)
 
   def image(self, step: int, name: str, pixels: np.ndarray) -> None:
-    """Shows `[h, w, 1 or 3]` uint8 pixels in TensorBoard."""
+    """Writes `[h, w, 1 or 3]` uint8 pixels for TensorBoard."""
     image = _Summary.Image(
       height=pixels.shape[0],
       width=pixels.shape[1],
@@ -126,29 +126,31 @@ class Records:
     self._write_event(step, [_Summary.Value(tag=name, image=image)])
 
   def close(self) -> None:
-    """Closes the event files; a later write opens others."""
+    """Closes the event files; a later write opens new ones."""
     for events in self._events.values():
       events.close()
     self._events.clear()
 
-  def _keep(self, lines: list[dict[str, Any]]) -> None:
-    """Makes `lines` the whole record and goes on from its clock."""
-    text = "".join(map(_line, lines))
-    if text != _text(self._model_dir):
+  def _reset(self, lines: list[dict[str, Any]]) -> None:
+    """Replaces the record by `lines`, and resumes the clock from them."""
+    text = "".join(map(_to_line, lines))
+    if text != _read_text(self._model_dir):
       write_file(os.path.join(self._model_dir, _FILE), text.encode())
-    self._seconds = max((_number(x.get("seconds")) for x in lines), default=0.0)
+    self._seconds = max(
+      (_to_float(x.get("seconds")) for x in lines), default=0.0
+    )
     self._start = time.monotonic()
 
   def _append(self, step: int, values: Mapping[str, Any]) -> None:
     seconds = self._seconds + time.monotonic() - self._start
     line = {"step": int(step), "seconds": round(seconds, 3), **values}
     tf.io.gfile.makedirs(self._model_dir)
-    # Opened for each line: a bucket only stores what was closed.
+    # Opened for each line, because a bucket stores only files that are closed.
     path = os.path.join(self._model_dir, _FILE)
     with tf.io.gfile.GFile(path, "a") as f:
-      f.write(_line(line))
+      f.write(_to_line(line))
 
-  def _scalar_events(
+  def _write_scalars(
     self, step: int, scalars: Mapping[str, float], run: str = ""
   ) -> None:
     self._write_event(
@@ -169,7 +171,7 @@ class Records:
 
 
 def _open_events(folder: str) -> tf.io.TFRecordWriter:
-  """Starts an event file; names sort by time, as TensorBoard reads them."""
+  """Opens an event file; names sort by time, as TensorBoard reads them."""
   tf.io.gfile.makedirs(folder)
   now = time.time()
   name = f"events.out.tfevents.{now:017.6f}.{os.getpid()}"
@@ -179,7 +181,7 @@ def _open_events(folder: str) -> tf.io.TFRecordWriter:
   return writer
 
 
-def _text(model_dir: str) -> str:
+def _read_text(model_dir: str) -> str:
   path = os.path.join(model_dir, _FILE)
   if not tf.io.gfile.exists(path):
     return ""
@@ -188,7 +190,7 @@ def _text(model_dir: str) -> str:
 
 
 def _parse(line: str) -> Optional[dict[str, Any]]:
-  """Returns the line as a dict, or `None` for one that was torn."""
+  """Returns the line as a dict, or `None` if it is incomplete."""
   try:
     value = json.loads(line)
   except ValueError:
@@ -196,29 +198,29 @@ def _parse(line: str) -> Optional[dict[str, Any]]:
   return value if isinstance(value, dict) else None
 
 
-def _line(values: Mapping[str, Any]) -> str:
-  return json.dumps(_plain(values), allow_nan=False) + "\n"
+def _to_line(values: Mapping[str, Any]) -> str:
+  return json.dumps(_to_json(values), allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
-  """Turns a value into what JSON can hold, not-finite floats into null."""
+def _to_json(value: Any) -> Any:
+  """Converts a value for JSON; floats that are not finite become null."""
   if isinstance(value, (np.generic, np.ndarray, tf.Tensor)):
     value = np.asarray(value).tolist()
   if isinstance(value, Mapping):
-    return {str(k): _plain(v) for k, v in value.items()}
+    return {str(k): _to_json(v) for k, v in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_plain(v) for v in value]
+    return [_to_json(v) for v in value]
   if isinstance(value, float):
     return value if math.isfinite(value) else None
   return value if isinstance(value, (int, str, type(None))) else str(value)
 
 
-def _number(value: Any) -> float:
+def _to_float(value: Any) -> float:
   return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _step(line: Mapping[str, Any]) -> Union[int, float]:
-  """Returns the line's step; what has none comes after every step."""
+  """Returns the line's step, or infinity if it has none."""
   step = line.get("step")
   return step if isinstance(step, int) else math.inf
 

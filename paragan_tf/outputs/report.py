@@ -1,7 +1,7 @@
 """The report of a run: one HTML file with its pictures, curves and config.
 
-It is made of what the run left in its folder (samples/*.png, metrics.jsonl,
-config.gin), asks the network for nothing, and leaves out what is missing.
+It is made from the files in the run's folder (samples/*.png, metrics.jsonl,
+config.gin), needs no network, and skips what is missing.
 """
 
 import base64
@@ -61,7 +61,7 @@ def write(model_dir: str) -> str:
   body = (
     _headline(name, lines, curves, metrics),
     _section("Samples", _grids(model_dir)),
-    _between_classes(model_dir),
+    _interpolation(model_dir),
     _section("Metrics", _metric_table(metrics)),
     _section("Curves", _charts(curves, metrics)),
     _section("Config", _config(os.path.join(model_dir, "config.gin"))),
@@ -81,7 +81,7 @@ def _section(title: str, content: str) -> str:
   return f"<section><h2>{title}</h2>\n{content}\n</section>"
 
 
-def _missing(text: str) -> str:
+def _placeholder(text: str) -> str:
   return f'<p class="soft">{text}</p>'
 
 
@@ -91,7 +91,7 @@ def _curve(name: str, points: Sequence[tuple[int, Any]]) -> Curve:
 
 
 def _curves(lines: Sequence[dict[str, Any]]) -> dict[str, Curve]:
-  """Collects every scalar of the record, by name."""
+  """Returns every scalar of the record, by name."""
   points: dict[str, list[tuple[int, Any]]] = {}
   for line in lines:
     for name in line.keys() - {"step", "seconds", "metrics"}:
@@ -100,7 +100,7 @@ def _curves(lines: Sequence[dict[str, Any]]) -> dict[str, Curve]:
 
 
 def _metrics(lines: Sequence[dict[str, Any]]) -> list[Metric]:
-  """Collects the metrics; two protocols of one name are two metrics."""
+  """Returns the metrics; two protocols of one name are two metrics."""
   histories: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
   for line in lines:
     for entry in line.get("metrics") or ():
@@ -151,7 +151,7 @@ def _headline(
 
 
 def _grids(model_dir: str) -> str:
-  """Shows the newest grid, and a strip to look at earlier ones."""
+  """Returns the newest grid, with buttons for earlier ones."""
   paths = samples.png_paths(model_dir)
   pictures = {x: _picture(paths[x]) for x in spread(list(paths), _MAX_GRIDS)}
   pictures = {step: picture for step, picture in pictures.items() if picture}
@@ -163,12 +163,12 @@ def _grids(model_dir: str) -> str:
     for step, picture in pictures.items()
   ]
   if not parts:
-    return _missing("No samples yet.")
+    return _placeholder("No samples yet.")
   return '<div class="card grids">' + "\n".join(parts) + "</div>"
 
 
-def _between_classes(model_dir: str) -> str:
-  """Shows how samples go from class to class, where that was drawn."""
+def _interpolation(model_dir: str) -> str:
+  """Returns the section of samples interpolated between classes, if any."""
   path = samples.interpolation_path(model_dir)
   picture = _picture(path) if tf.io.gfile.exists(path) else ""
   if not picture:
@@ -179,7 +179,7 @@ def _between_classes(model_dir: str) -> str:
 
 
 def _picture(path: str) -> str:
-  """Returns the image with its bytes inside, or nothing if it is broken."""
+  """Returns the image with its bytes embedded; empty if it is damaged."""
   with tf.io.gfile.GFile(path, "rb") as f:
     data = f.read()
   try:
@@ -209,7 +209,7 @@ def _metric_table(metrics: Sequence[Metric]) -> str:
     for m in metrics
   )
   if not rows:
-    return _missing("No metrics yet.")
+    return _placeholder("No metrics yet.")
   return (
     '<div class="card"><table><thead><tr><th>Metric</th><th>Value</th>'
     "<th>Real images</th><th>Step</th></tr></thead>\n"
@@ -243,7 +243,7 @@ def _terms(values: dict[str, Any]) -> str:
 
 def _config(path: str) -> str:
   if not tf.io.gfile.exists(path):
-    return _missing("No config.gin in the folder of the run.")
+    return _placeholder("No config.gin in the folder of the run.")
   with tf.io.gfile.GFile(path, "rb") as f:
     text = html.escape(f.read().decode(errors="replace"))
   return (
@@ -268,7 +268,7 @@ def _environment() -> str:
 
 
 def _charts(curves: dict[str, Curve], metrics: Sequence[Metric]) -> str:
-  """Draws the losses together, then every other scalar, group by group."""
+  """Returns charts: the losses in one, then all other scalars by group."""
   losses = [curves[name] for name in _LOSSES if name in curves]
   groups: dict[str, list[Curve]] = {key: [] for key in _GROUPS}
   groups["metrics"] += [m.curve for m in metrics if len(m.curve.steps) > 1]
@@ -282,4 +282,4 @@ def _charts(curves: dict[str, Curve], metrics: Sequence[Metric]) -> str:
       title = _GROUPS.get(prefix, prefix)
       parts.append(f"<h3>{html.escape(title)}</h3>")
       parts.append('<div class="charts">' + "\n".join(cards) + "</div>")
-  return "\n".join(parts) or _missing("Nothing in metrics.jsonl yet.")
+  return "\n".join(parts) or _placeholder("Nothing in metrics.jsonl yet.")

@@ -1,7 +1,7 @@
 """The folder of a run: its config, checkpoints, records, pictures and report.
 
     folder = RunFolder(model_dir, writers)   # writes nothing
-    folder.open(config, step)                # makes the folder
+    folder.open(config, step)                # creates the folder
     folder.log(step, {"d/loss": 0.7})
     folder.write_samples(step, grid, scale)
     folder.close()
@@ -39,7 +39,7 @@ class RunFolder:
     self._records: Optional[Records] = None
 
   def read_config(self) -> Optional[str]:
-    """Returns the config of the run that is there, or `None`."""
+    """Returns the config of the run in this folder, or `None`."""
     path = os.path.join(self.path, _CONFIG)
     if not tf.io.gfile.exists(path):
       return None
@@ -47,7 +47,7 @@ class RunFolder:
       return f.read()
 
   def open(self, config: str, step: int) -> None:
-    """Makes the folder, saves the config, opens the records at a step."""
+    """Creates the folder, saves the config, opens the records at a step."""
     if not self.is_writer:
       return
     try:
@@ -55,14 +55,14 @@ class RunFolder:
       write_file(os.path.join(self.path, _CONFIG), config.encode())
     except (tf.errors.OpError, OSError) as e:
       raise ValueError(
-        f"`model_dir` must be a folder that can be written, got '{self.path}' "
-        f"({str(e).splitlines()[0]}): give another one."
+        f"`model_dir` must be a writable folder, got '{self.path}' "
+        f"({str(e).splitlines()[0]}): set another one."
       ) from e
     self._records = Records(self.path)
     self._records.rewind(step)
 
   def write_broken(self, images: Sequence[Tuple[str, str]]) -> Optional[str]:
-    """Lists images that are left out, and why; returns the file, if any."""
+    """Lists images that are skipped, and why; returns the file, if any."""
     if not (self.is_writer and images):
       return None
     path = os.path.join(self.path, _BROKEN)
@@ -83,7 +83,7 @@ class RunFolder:
       self._records.metric(step, values)
 
   def samples_path(self, step: int) -> str:
-    """Returns where the samples of a step are kept."""
+    """Returns the path of a step's samples."""
     return samples.png_path(self.path, step)
 
   def write_samples(self, step: int, grid: np.ndarray, scale: int) -> None:
@@ -93,7 +93,7 @@ class RunFolder:
   def write_interpolation(
     self, step: int, grid: np.ndarray, scale: int
   ) -> None:
-    """Writes the picture of samples between classes."""
+    """Writes the picture of samples interpolated between classes."""
     path = samples.interpolation_path(self.path)
     self._write_picture(path, "interpolation", step, grid, scale)
 

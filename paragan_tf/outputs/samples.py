@@ -1,4 +1,4 @@
-"""Sample grids: what G draws, as one picture."""
+"""Sample grids: G's samples in one picture."""
 
 import os
 
@@ -16,9 +16,9 @@ def grid(images: np.ndarray, columns: int) -> np.ndarray:
   """Lays images out row by row, with a thin white gap between them.
 
   Args:
-    images: `[n, h, w, 1 or 3]`, in [-1, 1]. What lies outside is clipped, and
-      NaN becomes gray.
-    columns: How many images a row has; the last row may have fewer.
+    images: `[n, h, w, 1 or 3]`, in [-1, 1]. Other values are clipped, and NaN
+      becomes gray.
+    columns: Images in a row; the last row may have fewer.
 
   Returns:
     One picture, `[H, W, 1 or 3]`, uint8.
@@ -36,7 +36,7 @@ def grid(images: np.ndarray, columns: int) -> np.ndarray:
   cells = np.full(
     [rows * columns, h + _GAP, w + _GAP, c], _WHITE, dtype=np.uint8
   )
-  cells[:n, :h, :w] = _pixels(images)
+  cells[:n, :h, :w] = _to_pixels(images)
   cells = cells.reshape([rows, columns, h + _GAP, w + _GAP, c])
   picture = cells.transpose([0, 2, 1, 3, 4])
   picture = picture.reshape([rows * (h + _GAP), columns * (w + _GAP), c])
@@ -44,17 +44,17 @@ def grid(images: np.ndarray, columns: int) -> np.ndarray:
 
 
 def scale_for(resolution: int) -> int:
-  """Returns the whole factor at which images of this size are well seen."""
+  """Returns the integer factor that makes images large enough to see."""
   return max(1, -(-_SIDE // resolution))
 
 
 def png_path(model_dir: str, step: int) -> str:
-  """Returns where the grid of a step is kept."""
+  """Returns the path of a step's grid."""
   return os.path.join(model_dir, "samples", f"{step:08d}.png")
 
 
 def interpolation_path(model_dir: str) -> str:
-  """Returns where the picture between classes is kept."""
+  """Returns the path of the interpolation between classes."""
   return os.path.join(model_dir, "samples", "interpolation.png")
 
 
@@ -68,14 +68,14 @@ def png_paths(model_dir: str) -> dict[int, str]:
 
 
 def write_png(path: str, grid: np.ndarray, scale: int = 1) -> None:
-  """Writes `[H, W, 1 or 3]` uint8 pixels, each as `scale` times `scale`."""
+  """Writes `[H, W, 1 or 3]` uint8 pixels, enlarged `scale` times."""
   if scale < 1:
     raise ValueError(f"`scale` must be at least 1, got {scale}.")
   large = grid.repeat(scale, axis=0).repeat(scale, axis=1)
   records.write_file(path, records.encode_png(large))
 
 
-def _pixels(images: np.ndarray) -> np.ndarray:
-  """Maps [-1, 1] to 0..255, to the nearest."""
+def _to_pixels(images: np.ndarray) -> np.ndarray:
+  """Maps [-1, 1] to 0..255, rounded."""
   images = np.nan_to_num(images.astype(np.float32), nan=0.0)
   return np.rint((np.clip(images, -1, 1) + 1) * 127.5).astype(np.uint8)

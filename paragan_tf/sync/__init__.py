@@ -1,1 +1,1 @@
-"""The sync room: one replica's update -> everyone's."""
+"""The sync room: one replica's update -> the update of all replicas."""

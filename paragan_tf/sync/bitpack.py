@@ -1,7 +1,7 @@
-"""Words of 32 bits: short codes packed into them, and random ones.
+"""32-bit words: packed codes and random numbers.
 
-Collectives carry int32 and nothing shorter, so what is to be short on the wire
-must share words.
+Collectives support no integers shorter than int32, so several codes share a
+word.
 """
 
 import functools
@@ -11,34 +11,35 @@ import tensorflow as tf
 
 from paragan_tf import hashing
 
-# Two int32: a draw is a function of them.
+# Two int32, which determine the random numbers.
 Seed = Union[tf.Tensor, Sequence[int]]
 
 
 def num_words(count: int, bits: int) -> int:
-  """Returns how many words hold `count` codes of so many bits."""
+  """Returns the number of words that hold `count` codes of `bits` bits."""
   return -(-count // (32 // bits))
 
 
-def packed(codes: tf.Tensor, bits: int) -> tf.Tensor:
-  """Returns int32 words of `32 // bits` codes each.
+def pack(codes: tf.Tensor, bits: int) -> tf.Tensor:
+  """Packs `32 // bits` codes into each int32 word.
 
-  Codes never straddle words: those of 7 bits take as much as those of 8.
+  No code is split between words, so 7 bits take as much space as 8.
 
   Args:
     codes: Integers in [0, 2^bits), int32, `[n]`.
-    bits: Bits of a code.
+    bits: Bits per code.
   """
   count, num = codes.shape[0], num_words(codes.shape[0], bits)
-  fitting = 32 // bits
-  # Neighbors go to different words, so that rows are read in one piece.
-  rows = tf.reshape(tf.pad(codes, [[0, fitting * num - count]]), [fitting, num])
+  per_word = 32 // bits
+  # Consecutive codes go to different words, so that each row is contiguous.
+  padded = tf.pad(codes, [[0, per_word * num - count]])
+  rows = tf.reshape(padded, [per_word, num])
   shifted = tf.bitwise.left_shift(rows, _shifts(bits))
   return functools.reduce(tf.bitwise.bitwise_or, tf.unstack(shifted))
 
 
-def unpacked(words: tf.Tensor, bits: int, count: int) -> tf.Tensor:
-  """Returns the `count` codes that were packed."""
+def unpack(words: tf.Tensor, bits: int, count: int) -> tf.Tensor:
+  """Returns the `count` codes of packed words."""
   rows = tf.bitwise.right_shift(words[tf.newaxis], _shifts(bits))
   codes = tf.bitwise.bitwise_and(rows, tf.constant(2**bits - 1, tf.int32))
   return tf.reshape(codes, [-1])[:count]
@@ -50,26 +51,27 @@ def _shifts(bits: int) -> tf.Tensor:
 
 def uniform(count: int, seed: Seed) -> tf.Tensor:
   """Returns `count` random numbers in (0, 1], float32."""
-  # The upper 24 bits, at the middle of their interval.
-  upper = tf.bitwise.right_shift(_drawn(count, seed), hashing.uint(8))
+  # The upper 24 bits select an interval; its midpoint is returned.
+  upper = tf.bitwise.right_shift(_random_words(count, seed), hashing.uint(8))
   return (tf.cast(upper, tf.float32) + 0.5) * 2.0**-24
 
 
 def integers(count: int, seed: Seed) -> tf.Tensor:
-  """Returns `count` random numbers of 31 bits, int32."""
+  """Returns `count` random integers of 31 bits, int32."""
   return tf.bitcast(
-    tf.bitwise.right_shift(_drawn(count, seed), hashing.uint(1)), tf.int32
+    tf.bitwise.right_shift(_random_words(count, seed), hashing.uint(1)),
+    tf.int32,
   )
 
 
-def _drawn(count: int, seed: Seed) -> tf.Tensor:
+def _random_words(count: int, seed: Seed) -> tf.Tensor:
   """Returns `count` random words, uint32.
 
-  The bits come from an integer hash in plain ops: TensorFlow's stateless
-  generators give other numbers under XLA.
+  They are hashes of the index and the seed, in basic ops: TensorFlow's
+  stateless generators return other numbers under XLA.
   """
   seed = tf.bitcast(tf.convert_to_tensor(seed, tf.int32), tf.uint32)
-  # The hash of 0 is 0, and seeds start there.
+  # The hash of 0 is 0, and seeds start at 0.
   key = hashing.mix(hashing.mix(seed[0] + hashing.uint(0x9E3779B9)) + seed[1])
-  place = tf.cast(tf.range(count, dtype=tf.int32), tf.uint32)
-  return hashing.mix(hashing.mix(place) + key)
+  index = tf.cast(tf.range(count, dtype=tf.int32), tf.uint32)
+  return hashing.mix(hashing.mix(index) + key)

@@ -1,4 +1,4 @@
-"""How the replicas of one player agree.
+"""Exchanges: how the replicas of one player agree.
 
 An exchange is called at three moments of an update, and by default changes
 nothing:
@@ -12,11 +12,11 @@ nothing:
 The base weights are the weights themselves, except with optimistic optimizers.
 
 `phase` is a Python int, so whether to communicate is known while the step is
-traced. `state` is what a player has beside its weights and what
-`exchanged_state` names. `counts` are the weights of this replica in means: 1
-where all replicas play a player; where only some do, more than 1 for those and
-0 for the others. Players of one turn whose exchanges can be fused
-(`can_fuse_with`) send one message: the lists are then those of all of them.
+traced. `state` holds the variables of a player, beside its weights, that
+`exchanged_state` names. `counts` are the weights of this replica in means: 1 if
+all replicas train a player; if only some do, more than 1 for those and 0 for
+the others. Players of one turn whose exchanges can be fused (`can_fuse_with`)
+send one message: each list then holds the tensors of all of them.
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -39,11 +39,11 @@ class Counts(NamedTuple):
 class Traffic(NamedTuple):
   """Bytes of one replica in one phase.
 
-  They are counted before any algorithm of the transport: an all-reduce counts
-  as the size of what is averaged, of which a ring of M sends 2 (M - 1) / M; an
-  all-gather counts as one message, which a ring forwards M - 1 times. Messages
-  to single neighbors count for each of them, as on the wire. The suite `wire`
-  converts one into the other.
+  They do not depend on the algorithm of the collective: an all-reduce counts as
+  the size of its input, of which a ring of M sends 2 (M - 1) / M; an all-gather
+  counts as one message, which a ring forwards M - 1 times. A message to a
+  neighbor counts as its size, once for each neighbor. The suite `wire` converts
+  these numbers into bytes on the wire.
   """
 
   sent: int = 0
@@ -58,14 +58,16 @@ class Exchange(tf.Module):
     period: Steps after which the exchange repeats.
     replicas_agree: Whether all replicas hold the same values after every step;
       if not, a checkpoint keeps the values of each replica.
-    communicates: Whether anything is exchanged at all.
+    communicates: Whether it communicates at all.
     supports_roles: Whether it uses `counts`, so that only some of the replicas
-      may play a player.
-    mean_is_model: Whether the mean over replicas is the trained model; it is
-      then sampled, exported, and resumed from with more or fewer replicas.
+      may train a player.
+    mean_is_model: Whether the mean over replicas is the trained model. It is
+      then sampled and exported, and a run with more or fewer replicas resumes
+      from it.
     exchanged_state: What `state` holds: `statistics` of the net (batch-norm
-      statistics and spectral-norm vectors), `moments` of the optimizer,
-      `slow_weights` of `Lookahead`: so if `after_update` changes weights.
+      statistics and spectral-norm vectors), `moments` of the optimizer, or
+      `slow_weights` of `Lookahead`; the latter if `after_update` changes
+      weights.
     log_names: Scalars that `after_update` returns.
   """
 
@@ -81,7 +83,7 @@ class Exchange(tf.Module):
     super().__init__(name=name)
 
   def init(self, weights: Sequence[tf.Variable], seed: int = 0) -> None:
-    """Makes the state that `weights` need; under a strategy's scope.
+    """Creates variables for `weights`, in a strategy's scope.
 
     Args:
       weights: Of the player.
@@ -118,7 +120,7 @@ class Exchange(tf.Module):
     return {}
 
   def can_fuse_with(self, other: "Exchange") -> bool:
-    """Returns whether one message can serve both."""
+    """Returns whether both exchanges can send one message."""
     del other
     return False
 
@@ -133,38 +135,38 @@ class Exchange(tf.Module):
     return Traffic()
 
   def summary(self) -> str:
-    """Returns what it is, in a few words."""
+    """Returns a short description."""
     return type(self).__name__
 
 
 class ErrorFeedback:
-  """Mix-in for exchanges that send a part of an update, and the rest later.
+  """Mix-in for exchanges with error feedback.
 
   Attributes:
-    summed: Residuals of which a checkpoint of more or fewer replicas gives the
-      sum. A checkpoint without them had none.
-    residual_targets: Where residuals of a checkpoint go that this exchange has
-      no variable for: for each variable's name, the vector's name, its size,
-      and where in it the part of the variable starts.
+    summed: Residuals that are summed over the replicas of a checkpoint, if it
+      has more or fewer replicas. If it lacks the residuals, they are 0.
+    residual_targets: Variables that take over a checkpoint's residual vector
+      for which this exchange has no variable. Maps a variable's name to the
+      name and the size of the vector, and the variable's offset in it.
   """
 
   summed: Sequence[tf.Variable] = ()
 
   @property
   def residual_targets(self) -> Mapping[str, Tuple[str, int, int]]:
-    """Where residuals of a checkpoint go; see above."""
+    """Variables that take over a checkpoint's residual vector; see above."""
     return {}
 
   def predict_updates(
     self, updates: Sequence[tf.Tensor]
   ) -> Sequence[tf.Tensor]:
-    """Returns the expected next update: the last one, and the residual."""
+    """Returns the expected next updates: the last ones plus the residuals."""
     return updates
 
 
 @gin.register
 class AllReduce(Exchange):
-  """All-reduces gradients at every step, so that all replicas stay equal."""
+  """All-reduces gradients at every step, so all replicas stay equal."""
 
   replicas_agree = True
   communicates = True
@@ -175,17 +177,17 @@ class AllReduce(Exchange):
     return collectives.mean(grads, counts and counts.weights)
 
   def after_update(self, weights, state, phase, counts=None):
-    """Averages the statistics of each replica's own batch."""
+    """Averages the state, which differs as each replica has its own batch."""
     del weights, phase
     assign_mean(state, counts and counts.state)
     return {}
 
   def can_fuse_with(self, other):
-    """Returns whether the other averages gradients too."""
+    """Returns whether the other one is an all-reduce, too."""
     return type(other) is type(self)
 
   def traffic(self, weights, state, phase):
-    """Returns the size of gradients and state."""
+    """Returns the size of the gradients and the state."""
     del phase
     size = size_in_bytes([*weights, *state])
     return Traffic(size, size)
@@ -193,7 +195,7 @@ class AllReduce(Exchange):
 
 @gin.register
 class Periodic(Exchange):
-  """Averages weights every `period` steps and trains alone in between."""
+  """Averages weights every `period` steps; replicas train alone in between."""
 
   communicates = True
   exchanged_state = ("statistics", "slow_weights")
@@ -205,18 +207,18 @@ class Periodic(Exchange):
     self.period = period
 
   def after_update(self, weights, state, phase, counts=None):
-    """Averages on the last step of each period."""
+    """Averages weights and state at the last step of each period."""
     if self._is_due(phase):
-      every = counts and [*counts.weights, *counts.state]
-      assign_mean([*weights, *state], every)
+      all_counts = counts and [*counts.weights, *counts.state]
+      assign_mean([*weights, *state], all_counts)
     return {}
 
   def can_fuse_with(self, other):
-    """Returns whether the other averages at the same steps."""
+    """Returns whether the other one averages at the same steps."""
     return type(other) is type(self) and other.period == self.period
 
   def traffic(self, weights, state, phase):
-    """Returns the size of weights and state, on the last step of a period."""
+    """Returns the size of weights and state, at the last step of a period."""
     size = size_in_bytes([*weights, *state]) if self._is_due(phase) else 0
     return Traffic(size, size)
 
@@ -227,14 +229,14 @@ class Periodic(Exchange):
 def predict_updates(
   exchange: Exchange, updates: Sequence[tf.Tensor]
 ) -> Sequence[tf.Tensor]:
-  """Returns the next updates as this replica expects them, from the last."""
+  """Returns the next updates that this replica expects after `updates`."""
   if isinstance(exchange, ErrorFeedback):
     return exchange.predict_updates(updates)
   return updates
 
 
 def size_in_bytes(variables: Sequence[tf.Variable]) -> int:
-  """Returns the size of variables; 0 where there is one replica."""
+  """Returns the size of variables; 0 with one replica, which sends nothing."""
   if collectives.num_replicas() == 1:
     return 0
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)

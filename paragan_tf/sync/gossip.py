@@ -1,14 +1,14 @@
-"""Replicas that talk with their neighbors only.
+"""Gossip: decentralized averaging of weights with neighbors.
 
-DPOSG (arXiv 1910.12999) is this, with `optimistic.OptimisticSGD` and
-`schedule.Simultaneous`; with `OptimisticAdam`, its Adam form:
+With `optimistic.OptimisticSGD` and `schedule.Simultaneous` it is DPOSG (arXiv
+1910.12999); with `OptimisticAdam`, the Adam variant of DPOSG:
 
     each replica:  z = y - eta g_prev         # look ahead: the weights
                    g = F(z)                   # the only gradient, never mixed
                    x = y - eta g
                    y = sum_j W^t[i, j] x_j    # t rounds with neighbors
 
-What a run has learned is the mean over replicas, which mixing leaves as it is.
+The trained model is the mean over replicas, which mixing does not change.
 """
 
 from typing import Callable, Optional, Sequence, Tuple, Union
@@ -22,44 +22,46 @@ from paragan_tf.sync import bitpack
 from paragan_tf.sync.exchange import Exchange, Traffic, size_in_bytes
 from paragan_tf.sync.topology import Topology, check_target, ring
 
-_NUM_SUMS = 256
-# Message-seconds: at ten steps a second, ten times as many threads.
-_MOST_WAITING = 240.0
+_SKETCH_SIZE = 256
+# Messages per step times `timeout`. TensorFlow keeps a thread for each message
+# that long, so at ten steps per second there are ten times as many threads.
+_MAX_MESSAGE_SECONDS = 240.0
 
 
 @gin.register
 class Gossip(Exchange):
-  """Mixes what is settled with the neighbors' in every step.
+  """Averages the base weights with the neighbors' at every step.
 
-  The policies: an average of G (EMA) stays with its replica, as the mean of
-  averages is the average of the mean. Moments of optimizers stay too, unless
-  `moments` is 'mixed'. Slow weights (`lookahead.Lookahead`) are mixed as the
-  weights are, at the cost of as many bytes: else they would pull the replicas
-  apart again. Batch-norm statistics and spectral-norm vectors are mixed as
-  weights are, unless `statistics` is 'local'.
+  State is mixed or stays local. An average of G (EMA) stays local, as the mean
+  of the averages is the average of the mean. Moments of optimizers stay local,
+  unless `moments` is 'mixed'. Slow weights (`lookahead.Lookahead`) are mixed
+  like the weights, and take as many bytes: otherwise they would pull the
+  replicas apart again. Batch-norm statistics and spectral-norm vectors are
+  mixed like the weights, unless `statistics` is 'local'.
 
-  It logs half of the mean square by which neighbors differ, its root: before
-  mixing; and after it, in the step before, by sums of hashed entries that go
-  along, good to about 5 %. Where all are neighbors, that is the distance from
-  the mean.
+  It logs the root of half the mean square difference from neighbors, as
+  `distance` before mixing and `distance_after` after the mixing of the previous
+  step. The latter is estimated to about 5 % from count sketches, which are sent
+  along with the weights. In a complete graph both are the distance from the
+  mean.
 
-  A ring with one round gives 2 models a step and replica, an all-reduce
-  2 (M - 1) / M: what is saved are hops one after the other, and waiting for
-  all. So it pays where latency counts.
+  With one round on a ring, a replica sends 2 models per step; with an
+  all-reduce, 2 (M - 1) / M. Gossip saves sequential hops and waiting for all
+  replicas, so it pays where latency dominates.
 
   Args:
-    topology: Makes the graph from the number of replicas; or, as
-      `@topology.custom()`, a graph.
-    rounds: How often to mix in a step, or 'auto': until `target` is left.
-    target: The share of the spread that may be left, for 'auto'.
+    topology: A function from the number of replicas to a graph; or a graph,
+      such as `@topology.custom()`.
+    rounds: Rounds of mixing per step; or 'auto', the fewest for `target`.
+    target: Fraction of the spread that may remain, for 'auto'.
     statistics: 'mixed' or 'local'.
     moments: 'mixed' or 'local'.
-    timeout: Seconds after which a neighbor counts as lost, to find out why a
-      run stands still. A process that has ended is noticed without, and with
-      it TensorFlow keeps a thread for each message as long.
+    timeout: Seconds after which a neighbor counts as lost, to diagnose a run
+      that hangs. Without a timeout, the end of a process is still noticed; with
+      one, TensorFlow keeps a thread for each message until the time has passed.
 
   Attributes:
-    topology: The graph of as many replicas as there are.
+    topology: The graph for the current number of replicas.
   """
 
   communicates = True
@@ -78,9 +80,11 @@ class Gossip(Exchange):
     name: str = "gossip",
   ):
     super().__init__(name=name)
-    for what, value in (("statistics", statistics), ("moments", moments)):
+    for option, value in (("statistics", statistics), ("moments", moments)):
       if value not in ("mixed", "local"):
-        raise ValueError(f"`{what}` must be 'mixed' or 'local', got {value!r}.")
+        raise ValueError(
+          f"`{option}` must be 'mixed' or 'local', got {value!r}."
+        )
     if rounds != "auto" and not (isinstance(rounds, int) and rounds >= 1):
       raise ValueError(
         f"`rounds` must be at least 1, or 'auto', got {rounds!r}."
@@ -91,82 +95,88 @@ class Gossip(Exchange):
       raise ValueError(f"`timeout` must be above 0 s, got {timeout}.")
     if not (callable(topology) or isinstance(topology, Topology)):
       raise ValueError(
-        "`topology` must make a graph, or be one, got "
+        "`topology` must be a graph or a function that returns one, got "
         f"{topology!r}: write `@topology.ring`, or `@topology.custom()` for a "
         "matrix."
       )
-    self._given = topology
+    self._topology_or_fn = topology
     self._rounds = rounds
     self._target = target
-    kinds = (("statistics", statistics), ("moments", moments))
-    mixed = (kind for kind, way in kinds if way == "mixed")
+    policies = (("statistics", statistics), ("moments", moments))
+    mixed = (kind for kind, policy in policies if policy == "mixed")
     self.exchanged_state = (*mixed, "slow_weights")
     self._timeout = timeout
-    self._sums: tf.Variable = None
-    self.topology = self._made()
-    self._check_waiting()
+    self._sketch: tf.Variable = None
+    self.topology = self._make_topology()
+    self._check_timeout()
 
   def init(self, weights: Sequence[tf.Variable], seed: int = 0) -> None:
-    """Makes the graph, and the sums that are sent to neighbors."""
+    """Creates the graph, and the sketch that is sent to neighbors."""
     del weights, seed
-    self.topology = self._made()
-    self._sums = tf.Variable(
-      tf.zeros([_NUM_SUMS]), trainable=False, name=f"{self.name}/sums"
+    self.topology = self._make_topology()
+    self._sketch = tf.Variable(
+      tf.zeros([_SKETCH_SIZE]), trainable=False, name=f"{self.name}/sums"
     )
 
   @property
   def rounds(self) -> int:
-    """How often a step mixes."""
+    """Rounds of mixing per step."""
     if isinstance(self._rounds, int):
       return self._rounds
     return self.topology.rounds_for(self._target)
 
   def after_update(self, weights, state, phase, counts=None):
-    """Mixes; returns how far neighbors were apart."""
+    """Mixes weights and state; returns the distance from neighbors."""
     del phase, counts
     graph = self.topology
     if graph.num_workers == 1:
       return {name: tf.zeros([]) for name in self.log_names}
     mixed = [*weights, *state]
-    x = _joined(mixed)
-    sums = tf.cast(tf.convert_to_tensor(self._sums), x.dtype)
-    y, apart = self._round(tf.concat([x, sums], 0), [x.shape[0], _NUM_SUMS])
+    x = _concat(mixed)
+    sketch = tf.cast(tf.convert_to_tensor(self._sketch), x.dtype)
+    sizes = [x.shape[0], _SKETCH_SIZE]
+    y, distances = self._mix(tf.concat([x, sketch], 0), sizes)
     x = y[: x.shape[0]]
     for _ in range(self.rounds - 1):
-      x, _ = self._round(x, [])
-    self._sums.assign(tf.cast(_hashed_sums(x), tf.float32))
+      x, _ = self._mix(x, [])
+    self._sketch.assign(tf.cast(_count_sketch(x), tf.float32))
     _assign(mixed, x)
-    scalars = (*apart, graph.rho, float(self.rounds))
+    scalars = (*distances, graph.rho, float(self.rounds))
     return {n: tf.cast(s, tf.float32) for n, s in zip(self.log_names, scalars)}
 
   def can_fuse_with(self, other):
-    """Returns whether the other one talks with the same in the same way."""
-    return isinstance(other, Gossip) and self._way() == other._way()
+    """Returns whether the other one has the same graph and rounds."""
+    return isinstance(other, Gossip) and self._fuse_key() == other._fuse_key()
 
   def traffic(self, weights, state, phase):
-    """Returns the size of what is mixed, for each neighbor and round."""
+    """Returns the size of weights and state, for each neighbor and round."""
     del phase
     size = size_in_bytes([*weights, *state])
-    total = self._num_neighbors * (self.rounds * size + 4 * _NUM_SUMS)
+    total = self._num_neighbors * (self.rounds * size + 4 * _SKETCH_SIZE)
     return Traffic(total, total)
 
   def summary(self) -> str:
-    """Returns the graph, and how fast it mixes."""
+    """Returns the graph, and how fast it converges."""
     graph = self.topology
     return (
       f"Gossip on `{graph.name}` of {graph.num_workers}, rho "
       f"{graph.rho:.4f}, rounds {self.rounds}, which leave "
-      f"{graph.rho**self.rounds:.4f}"
+      f"{graph.rho**self.rounds:.4f} of the spread"
     )
 
-  def _round(self, x: tf.Tensor, sizes: Sequence[int]):
-    """Mixes once; returns how far neighbors are apart in each part, too."""
+  def _mix(self, x: tf.Tensor, sizes: Sequence[int]):
+    """Runs one round; returns the result, and distances from neighbors.
+
+    Args:
+      x: Vector to mix.
+      sizes: Sizes of its parts, each of which has a distance; may be empty.
+    """
     graph, groups = self.topology, self.topology.colors()
     received = pairs.pairwise_exchange([x] * len(groups), groups, self._timeout)
-    y = _here(np.diag(graph.matrix), x.dtype) * x
+    y = _local_entry(np.diag(graph.matrix), x.dtype) * x
     squares = [tf.zeros([], x.dtype) for _ in sizes]
     for group, other in zip(groups, received):
-      weight = _here(_weights(graph, group), x.dtype)
+      weight = _local_entry(_partner_weights(graph, group), x.dtype)
       y += weight * other
       if sizes:
         parts = tf.split(other - x, sizes)
@@ -176,30 +186,34 @@ class Gossip(Exchange):
         ]
     return y, [tf.sqrt(square) for square in squares]
 
-  def _made(self) -> Topology:
+  def _make_topology(self) -> Topology:
     m = collectives.num_replicas()
-    if callable(self._given):
-      return self._given(m)
-    # A net may be made where it does not train, on one replica.
-    if m > 1 and m != self._given.num_workers:
+    graph = self._topology_or_fn
+    if callable(graph):
+      return graph(m)
+    # A net may be built on one replica that does not train it.
+    if m > 1 and m != graph.num_workers:
       raise ValueError(
         f"`topology` must have as many rows as there are replicas, {m}, got "
-        f"{self._given.num_workers}: start as many, or give another matrix."
+        f"{graph.num_workers}: start as many replicas, or set another matrix."
       )
-    return self._given if m > 1 else ring(1)
+    return graph if m > 1 else ring(1)
 
-  def _way(self) -> Tuple:
+  def _fuse_key(self) -> Tuple:
     return tuple(self.topology.matrix.ravel()), self.rounds
 
-  def _check_waiting(self) -> None:
+  def _check_timeout(self) -> None:
+    """Raises an error if the messages would keep too many threads."""
     if self._timeout is None or self.topology.num_workers == 1:
       return
-    most = int(_MOST_WAITING / (self._timeout * self._num_neighbors))
-    if self.rounds > most:
+    seconds_per_round = self._timeout * self._num_neighbors
+    max_rounds = int(_MAX_MESSAGE_SECONDS / seconds_per_round)
+    if self.rounds > max_rounds:
       raise ValueError(
-        f"`rounds` must be at most {most} with `timeout` {self._timeout:g} s "
-        f"and {self._num_neighbors} neighbors, got {self.rounds}: TensorFlow "
-        "keeps a thread for each message until its time has passed; take "
+        f"`rounds` must be at most {max_rounds} with `timeout` "
+        f"{self._timeout:g} s and {self._num_neighbors} neighbors, got "
+        f"{self.rounds}: TensorFlow "
+        "keeps a thread for each message until the timeout has passed; take "
         "fewer rounds, a shorter `timeout`, or none."
       )
 
@@ -209,19 +223,20 @@ class Gossip(Exchange):
     return max(len(graph.neighbors(i)) for i in range(graph.num_workers))
 
 
-def _weights(graph: Topology, group: pairs.Pairs) -> np.ndarray:
-  """Returns what each replica's partner counts, 0 without one."""
+def _partner_weights(graph: Topology, group: pairs.Pairs) -> np.ndarray:
+  """Returns the weight of each replica's partner, 0 without a partner."""
   weights = np.zeros([graph.num_workers])
   for i, j in group:
     weights[[i, j]] = graph.matrix[i, j]
   return weights
 
 
-def _here(table: np.ndarray, dtype: tf.DType) -> tf.Tensor:
-  return tf.gather(tf.constant(table, dtype), collectives.place())
+def _local_entry(table: np.ndarray, dtype: tf.DType) -> tf.Tensor:
+  """Returns the entry of this replica, in a table of all replicas."""
+  return tf.gather(tf.constant(table, dtype), collectives.row_index())
 
 
-def _joined(variables: Sequence[tf.Variable]) -> tf.Tensor:
+def _concat(variables: Sequence[tf.Variable]) -> tf.Tensor:
   dtype = variables[0].dtype
   return tf.concat([tf.reshape(tf.cast(v, dtype), [-1]) for v in variables], 0)
 
@@ -232,11 +247,11 @@ def _assign(variables: Sequence[tf.Variable], x: tf.Tensor) -> None:
     v.assign(tf.cast(tf.reshape(part, v.shape), v.dtype))
 
 
-def _hashed_sums(x: tf.Tensor) -> tf.Tensor:
-  """Returns few numbers that are as far apart as `x` are, in the mean.
+def _count_sketch(x: tf.Tensor) -> tf.Tensor:
+  """Returns a short vector that preserves distances, in expectation.
 
-  Each entry goes into one of them, with a sign drawn for it (a count sketch).
+  Each entry of `x` is added to one of the sums, with a random sign.
   """
   signed = tf.where(bitpack.uniform(x.shape[0], [7, 0]) < 0.5, x, -x)
-  filled = tf.pad(signed, [[0, -x.shape[0] % _NUM_SUMS]])
-  return tf.reduce_sum(tf.reshape(filled, [-1, _NUM_SUMS]), 0)
+  padded = tf.pad(signed, [[0, -x.shape[0] % _SKETCH_SIZE]])
+  return tf.reduce_sum(tf.reshape(padded, [-1, _SKETCH_SIZE]), 0)

@@ -1,14 +1,14 @@
 """Quantized updates with error feedback.
 
-DQGAN (arXiv 2010.13359) is this, with `optimistic.OptimisticSGD` and
-`schedule.Simultaneous`; the look-ahead point is the net's weights:
+With `optimistic.OptimisticSGD` and `schedule.Simultaneous` it is DQGAN (arXiv
+2010.13359); the net's weights are `w_half`:
 
     each replica:  w_half = w - (eta F_prev + e)   # last update and residual
                    p = eta F(w_half) + e
                    send q = Q(p);  e <- p - q      # error feedback
     all:           w <- w - mean q
 
-With `OptimisticAdam` it is a heuristic: the paper proves it for gradients.
+With `OptimisticAdam` it is a heuristic: the paper has a proof for gradients.
 """
 
 import math
@@ -36,27 +36,28 @@ FORMS = ("auto", "gather", "two_phase")
 class Quantized(ErrorFeedback, Exchange):
   """Averages compressed updates, with error feedback.
 
-  The base weights are the same on all replicas, bit for bit; the points where
-  they take gradients are not. Batch-norm statistics are averaged uncompressed,
+  The base weights are equal on all replicas, bit for bit; the points where
+  gradients are taken are not. Batch-norm statistics are averaged uncompressed,
   unless `statistics` is 'local'; an average of G and moments stay local.
 
-  Resumed with more or fewer replicas, each starts from the mean residual, and
-  from the residual of the second phase if there is no second phase any more, so
-  that the point all converge to, `w - mean e - sum s`, does not change.
+  If a run resumes with more or fewer replicas, each starts from the mean
+  residual. If there is no second phase any more, its residual is added. So
+  `w - mean e - sum s`, the weights after all residuals are sent, do not change.
 
   Args:
-    compressor: How an update is compressed; G and D may differ, by scope.
+    compressor: Of the updates; G and D may differ, by gin scope.
     min_size: Tensors with fewer entries are sent uncompressed.
-    joined: All others are compressed as one vector, and not each by itself.
-    error_feedback: Adds what compression left out to the next update. Without
-      it, that is lost.
-    half_step_residual: Takes the gradient where the residual is applied, too.
+    joined: Whether all others are compressed as one vector, not separately.
+    error_feedback: Whether the compression error is added to the next update.
+      Otherwise it is lost.
+    half_step_residual: Whether the gradient is taken at a point that includes
+      the residual.
     form: 'gather' all-gathers the messages. 'two_phase' [ours] lets each
-      replica average a chunk of all vectors, which is quantized again, with a
-      residual of its own. 'auto' takes the first while it costs no more than a
-      float32 all-reduce: with 8 bits, up to 8 replicas.
+      replica average a chunk of all vectors, and quantizes the mean again, with
+      a residual `s`. 'auto' is 'gather' if it costs no more than a float32
+      all-reduce (with 8 bits, up to 8 replicas), and 'two_phase' otherwise.
     statistics: 'mean' or 'local'.
-    timeout: As that of `gossip.Gossip`.
+    timeout: As in `gossip.Gossip`.
   """
 
   communicates = True
@@ -77,13 +78,13 @@ class Quantized(ErrorFeedback, Exchange):
     name: str = "quantized",
   ):
     super().__init__(name=name)
-    for what, value, allowed in (
+    for option, value, allowed in (
       ("form", form, FORMS),
       ("statistics", statistics, ("mean", "local")),
     ):
       if value not in allowed:
         raise ValueError(
-          f"`{what}` must be one of {', '.join(allowed)}, got {value!r}."
+          f"`{option}` must be one of {', '.join(allowed)}, got {value!r}."
         )
     if compressor is not None and not isinstance(compressor, Compressor):
       kind = getattr(compressor, "__name__", "Stochastic")
@@ -112,7 +113,7 @@ class Quantized(ErrorFeedback, Exchange):
     self.s: List[tf.Variable] = []
 
   def init(self, weights: Sequence[tf.Variable], seed: int = 0) -> None:
-    """Makes the residuals `e` of each weight, and `s` of the second phase."""
+    """Creates residuals: `e` of each weight, and `s` of the second phase."""
     self._m = collectives.num_replicas()
     self._seed = seed
     self._shapes = [w.shape.as_list() for w in weights]
@@ -134,20 +135,20 @@ class Quantized(ErrorFeedback, Exchange):
 
   @property
   def summed(self) -> Sequence[tf.Variable]:  # type: ignore[override]
-    """The residuals of the second phase: a replica has those of its chunk."""
+    """Residuals of the second phase: each replica has those of its chunk."""
     return self.s
 
   @property
   def residual_targets(self):
-    """Without a second phase, its residuals go to those of the weights."""
+    """Without a second phase, its residuals are added to those of weights."""
     if self.s:
       return {}
-    parts, start = {}, 0
+    targets, start = {}, 0
     for e, shape in zip(self.e, self._shapes):
       if not self._is_small(shape):
-        parts[e.name] = self._s_name, self._num_large, start
+        targets[e.name] = self._s_name, self._num_large, start
         start += math.prod(shape)
-    return parts
+    return targets
 
   @property
   def _s_name(self) -> str:
@@ -155,15 +156,15 @@ class Quantized(ErrorFeedback, Exchange):
 
   @property
   def form(self) -> str:
-    """How messages go around: 'gather' or 'two_phase'."""
+    """How messages are exchanged: 'gather' or 'two_phase'."""
     if not self._num_large:
       return "gather"
     if self._form != "auto":
       return self._form
-    # A gather gives (M - 1) messages, an all-reduce 2 (M - 1) / M of all; give
-    # or take a twentieth, for scales.
+    # On a ring, an all-gather sends M - 1 messages, and an all-reduce
+    # 2 (M - 1) / M times the weights. The scales may cost 5 % more.
     cost = self._m * self._message_bytes()
-    return "gather" if cost <= 1.05 * 8 * self._num else "two_phase"
+    return "gather" if cost <= 1.05 * 8 * self._num_elements else "two_phase"
 
   def average_updates(self, updates, phase):
     """Returns the mean of all compressed updates."""
@@ -171,7 +172,9 @@ class Quantized(ErrorFeedback, Exchange):
     self.t.assign(self.t + 1)
     p = [u + e for u, e in zip(updates, self.e)]
     sent, mean = (
-      self._gather(p) if self.form == "gather" else self._two_phase(p)
+      self._average_by_gather(p)
+      if self.form == "gather"
+      else self._average_in_two_phases(p)
     )
     if self._error_feedback:
       for e, v, q in zip(self.e, p, sent):
@@ -179,139 +182,146 @@ class Quantized(ErrorFeedback, Exchange):
     return mean
 
   def predict_updates(self, updates):
-    """Returns the last update plus the residual."""
+    """Returns the last updates plus the residuals."""
     if not self._half_step_residual:
       return updates
     return [u + e for u, e in zip(updates, self.e)]
 
   def after_update(self, weights, state, phase, counts=None):
-    """Averages state; returns the norm of the residual."""
+    """Averages the state; returns the norm of the residuals."""
     del weights, phase, counts
     assign_mean(state)
     return {"residual": tf.cast(tf.linalg.global_norm(self.e), tf.float32)}
 
   def traffic(self, weights, state, phase):
-    """Returns the size of the messages, and of state."""
+    """Returns the size of the messages and the state."""
     del weights, phase
-    others, state_bytes = self._m - 1, size_in_bytes(state)
-    if not others:
+    num_others, state_bytes = self._m - 1, size_in_bytes(state)
+    if not num_others:
       return Traffic()
     if self.form == "gather":
       message = self._message_bytes()
-      return Traffic(message + state_bytes, others * message + state_bytes)
-    chunk = self.compressor.num_bytes(self._chunk)
+      return Traffic(message + state_bytes, num_others * message + state_bytes)
+    chunk = self.compressor.num_bytes(self._chunk_size)
     rest = self._small_bytes + state_bytes
-    return Traffic((others + 1) * chunk + rest, 2 * others * chunk + rest)
-
-  def summary(self) -> str:
-    """Returns how short messages are, and how they go around."""
-    share = self._message_bytes() / (4 * self._num)
-    cost = self._m * share / 2
-    return (
-      f"Quantized by {self.compressor}, {share:.3f} of float32; {self.form}, "
-      f"for a gather costs {cost:.2f} of an all-reduce"
+    return Traffic(
+      (num_others + 1) * chunk + rest, 2 * num_others * chunk + rest
     )
 
-  def _gather(self, p: Sequence[tf.Tensor]):
-    """Returns what this replica says, and the mean of what all say."""
-    parts = self._parts(p)
-    payload = wire.encoded(
+  def summary(self) -> str:
+    """Returns the compressor, the compression ratio and the form."""
+    ratio = self._message_bytes() / (4 * self._num_elements)
+    cost = self._m * ratio / 2
+    return (
+      f"Quantized by {self.compressor}, {ratio:.3f} of float32; {self.form}, "
+      f"as a gather costs {cost:.2f} of an all-reduce"
+    )
+
+  def _average_by_gather(self, p: Sequence[tf.Tensor]):
+    """Returns what this replica sent, decoded, and the mean over replicas."""
+    parts = self._make_parts(p)
+    payload = wire.encode(
       parts, [self._draw_seed(i) for i in range(len(parts))]
     )
     rows = collectives.all_gather(payload, self._timeout)
-    every = [wire.decoded(rows[i], parts) for i in range(self._m)]
-    here = collectives.static_replica_id()
-    said = wire.decoded(payload, parts) if here is None else every[here]
-    mean = [tf.add_n(qs) / self._m for qs in zip(*every)]
-    return self._whole(said), self._whole(mean)
+    received = [wire.decode(rows[i], parts) for i in range(self._m)]
+    replica = collectives.static_replica_id()
+    sent = wire.decode(payload, parts) if replica is None else received[replica]
+    mean = [tf.add_n(qs) / self._m for qs in zip(*received)]
+    return self._join_parts(sent), self._join_parts(mean)
 
-  def _two_phase(self, p: Sequence[tf.Tensor]):
-    """Returns the same, by way of a replica for each part."""
+  def _average_in_two_phases(self, p: Sequence[tf.Tensor]):
+    """Returns the same; each replica averages one chunk of all vectors."""
     large, small = self._split(p)
-    num, size = self._m, self._chunk
-    rows = wire.chunks(wire.flat(large), num)
+    num, size = self._m, self._chunk_size
+    rows = wire.chunks(wire.flatten(large), num)
     code = self.compressor
     payloads = [
-      wire.packed(code.encode(rows[i], self._draw_seed(i))) for i in range(num)
+      wire.pack(code.encode(rows[i], self._draw_seed(i))) for i in range(num)
     ]
-    said = [
-      wire.opened(code, payload, size, rows.dtype) for payload in payloads
+    sent = [
+      wire.decode_message(code, payload, size, rows.dtype)
+      for payload in payloads
     ]
-    mine = pairs.all_to_all(payloads, self._timeout)
-    heard = [wire.opened(code, payload, size, rows.dtype) for payload in mine]
-    mean = tf.add_n(heard) / num
-    result = self._second(mean)
+    received = [
+      wire.decode_message(code, payload, size, rows.dtype)
+      for payload in pairs.all_to_all(payloads, self._timeout)
+    ]
+    mean = self._run_second_phase(tf.add_n(received) / num)
     shapes = [v.shape.as_list() for v in large]
-    large_said = wire.unflat(tf.concat(said, 0), shapes)
-    large_mean = wire.unflat(result, shapes)
+    large_sent = wire.unflatten(tf.concat(sent, 0), shapes)
+    large_mean = wire.unflatten(mean, shapes)
     return (
-      self._merged(large_said, small),
-      self._merged(large_mean, collectives.mean(small)),
+      self._merge(large_sent, small),
+      self._merge(large_mean, collectives.mean(small)),
     )
 
-  def _second(self, mean: tf.Tensor) -> tf.Tensor:
-    """Says to all what this replica has averaged; returns the whole."""
-    num, size, code = self._m, self._chunk, self.compressor
-    here = collectives.place()
+  def _run_second_phase(self, mean: tf.Tensor) -> tf.Tensor:
+    """Sends the mean of this replica's chunk to all; returns all chunks."""
+    num, size, code = self._m, self._chunk_size, self.compressor
+    index = collectives.row_index()
     (s,) = self.s
     r = mean
     if self._error_feedback:
-      r += tf.gather(wire.chunks(tf.convert_to_tensor(s), num), here)
-    payload = wire.packed(code.encode(r, self._draw_seed(num)))
+      r += tf.gather(wire.chunks(tf.convert_to_tensor(s), num), index)
+    payload = wire.pack(code.encode(r, self._draw_seed(num)))
     if self._error_feedback:
-      owed = r - wire.opened(code, payload, size, r.dtype)
-      place = tf.one_hot(here, num, dtype=r.dtype)[:, tf.newaxis]
-      whole = tf.reshape(place * owed, [-1])
-      s.assign(whole[: self._num_large])
+      error = r - wire.decode_message(code, payload, size, r.dtype)
+      is_chunk = tf.one_hot(index, num, dtype=r.dtype)[:, tf.newaxis]
+      errors = tf.reshape(is_chunk * error, [-1])
+      s.assign(errors[: self._num_large])
     rows = collectives.all_gather(payload, self._timeout)
-    parts = [wire.opened(code, rows[i], size, r.dtype) for i in range(num)]
-    return tf.concat(parts, 0)
+    chunks = [
+      wire.decode_message(code, rows[i], size, r.dtype) for i in range(num)
+    ]
+    return tf.concat(chunks, 0)
 
   def _draw_seed(self, index: int) -> tf.Tensor:
-    """Returns the seed of a tensor, on this replica, at this update."""
+    """Returns the seed of one tensor, on this replica, at this update."""
     text = f"{self._seed}/{self.name}/{index}"
     key = zlib.crc32(text.encode()) & 0x3FFFFFFF
-    here = tf.cast(collectives.replica_id(), tf.int32)
-    return tf.stack([tf.cast(self.t, tf.int32), key + here])
+    replica = tf.cast(collectives.replica_id(), tf.int32)
+    return tf.stack([tf.cast(self.t, tf.int32), key + replica])
 
   def _is_small(self, shape: Sequence[int]) -> bool:
     return math.prod(shape) < self._min_size
 
   def _split(self, values: Sequence[tf.Tensor]):
-    """Returns those that are compressed, and those that go as they are."""
+    """Returns the tensors to compress, and those to send uncompressed."""
     small = [self._is_small(shape) for shape in self._shapes]
     return (
       [v for v, is_small in zip(values, small) if not is_small],
       [v for v, is_small in zip(values, small) if is_small],
     )
 
-  def _merged(self, large, small) -> List[tf.Tensor]:
+  def _merge(self, large, small) -> List[tf.Tensor]:
+    """Reverses `_split`."""
     large, small = iter(large), iter(small)
     return [
       next(small) if self._is_small(shape) else next(large)
       for shape in self._shapes
     ]
 
-  def _parts(self, p: Sequence[tf.Tensor]) -> List[wire.Part]:
-    """Returns what is said one by one, and how."""
+  def _make_parts(self, p: Sequence[tf.Tensor]) -> List[wire.Part]:
+    """Returns what is encoded separately, with its compressor."""
     large, small = self._split(p)
     if self._joined and large:
-      large = [wire.flat(large)]
+      large = [wire.flatten(large)]
     return [
       *(wire.Part(v, self.compressor) for v in large),
       *(wire.Part(v, Identity()) for v in small),
     ]
 
-  def _whole(self, parts: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-    """Returns a tensor for each weight, out of one for each part."""
+  def _join_parts(self, parts: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Reverses `_make_parts`: returns a tensor for each weight."""
     num = sum(not self._is_small(shape) for shape in self._shapes)
     if not self._joined or not num:
-      return self._merged(parts[:num], parts[num:])
+      return self._merge(parts[:num], parts[num:])
     shapes = [s for s in self._shapes if not self._is_small(s)]
-    return self._merged(wire.unflat(parts[0], shapes), parts[1:])
+    return self._merge(wire.unflatten(parts[0], shapes), parts[1:])
 
   @property
-  def _num(self) -> int:
+  def _num_elements(self) -> int:
     return sum(math.prod(shape) for shape in self._shapes)
 
   @property
@@ -321,10 +331,10 @@ class Quantized(ErrorFeedback, Exchange):
 
   @property
   def _small_bytes(self) -> int:
-    return 4 * (self._num - self._num_large)
+    return 4 * (self._num_elements - self._num_large)
 
   @property
-  def _chunk(self) -> int:
+  def _chunk_size(self) -> int:
     return -(-self._num_large // self._m)
 
   def _message_bytes(self) -> int:

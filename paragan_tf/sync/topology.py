@@ -1,11 +1,11 @@
-"""Who talks to whom, and what each counts: mixing matrices.
+"""Communication graphs and their mixing matrices.
 
-One round of gossip makes of the workers' values `x_j`, one a row of `X`,
+One round of gossip replaces the workers' values `x_j`, the rows of `X`, by
 
-    y_i = sum_j W[i, j] x_j        # Only neighbors count: Y = W X.
+    y_i = sum_j W[i, j] x_j        # W[i, j] is 0 except for neighbors: Y = W X.
 
-W is symmetric and doubly stochastic (arXiv 1910.12999), so that the mean over
-workers stays, and `t` rounds bring them together:
+W is symmetric and doubly stochastic (arXiv 1910.12999), so a round keeps the
+mean over workers, and `t` rounds shrink the spread around it:
 
     |W^t X - mean| <= rho^t |X - mean|
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 Edge = Tuple[int, int]
 
-# Below the differences that matter, above those of rounding.
+# Above rounding errors, and below differences that matter.
 _TOLERANCE = 1e-9
 
 
@@ -29,8 +29,8 @@ class Topology:
   """A graph of workers with the weights of its edges.
 
   Attributes:
-    name: What kind of graph it is.
-    matrix: W, float64, `[m, m]`; not to be written to.
+    name: Kind of graph.
+    matrix: W, float64, `[m, m]`, read-only.
   """
 
   name: str
@@ -41,38 +41,38 @@ class Topology:
 
   @property
   def num_workers(self) -> int:
-    """How many workers there are, m."""
+    """Number of workers, m."""
     return len(self.matrix)
 
   @functools.cached_property
   def rho(self) -> float:
-    """What is left of the spread after a round, at most.
+    """Maximum fraction of the spread that remains after a round.
 
-    That is the second largest absolute eigenvalue of W; 0 for one worker.
+    It is the second largest absolute eigenvalue of W; 0 for one worker.
     """
-    sizes = np.sort(np.abs(np.linalg.eigvalsh(self.matrix)))
-    return float(sizes[-2]) if len(sizes) > 1 else 0.0
+    eigenvalues = np.sort(np.abs(np.linalg.eigvalsh(self.matrix)))
+    return float(eigenvalues[-2]) if len(eigenvalues) > 1 else 0.0
 
   def neighbors(self, i: int) -> Tuple[int, ...]:
-    """Returns whom worker `i` talks to."""
+    """Returns the neighbors of worker `i`."""
     return tuple(int(j) for j in np.flatnonzero(self.matrix[i]) if j != i)
 
   def edges(self) -> Tuple[Edge, ...]:
-    """Returns every pair `(i, j)` that talks, once, with `i < j`."""
+    """Returns each edge once, as `(i, j)` with `i < j`."""
     pairs = np.argwhere(np.triu(self.matrix, 1))
     return tuple((int(i), int(j)) for i, j in pairs)
 
   def colors(self) -> Tuple[Tuple[Edge, ...], ...]:
-    """Returns the edges in groups within which nobody has two.
+    """Returns an edge coloring: groups of edges without a common worker.
 
-    The pairs of a group can talk at the same time. Each edge goes to the first
-    group that is free, which for workers of `n` neighbors at most makes fewer
-    than `2 n` groups; a ring of even length has two.
+    The pairs of a group can communicate at the same time. The coloring is
+    greedy: with at most `n` neighbors per worker, it has fewer than `2 n`
+    groups. A ring of even length has two.
     """
     groups: List[List[Edge]] = []
     busy: List[Set[int]] = []
     for edge in self.edges():
-      free = (c for c, who in enumerate(busy) if who.isdisjoint(edge))
+      free = (c for c, workers in enumerate(busy) if workers.isdisjoint(edge))
       color = next(free, len(groups))
       if color == len(groups):
         groups.append([])
@@ -82,12 +82,12 @@ class Topology:
     return tuple(tuple(group) for group in groups)
 
   def rounds_for(self, target: float) -> int:
-    """Returns the fewest rounds that leave `target` of the spread, or less."""
+    """Returns the fewest rounds that leave at most `target` of the spread."""
     check_target(target)
     if self.rho <= target:
       return 1
     rounds = math.floor(math.log(target) / math.log(self.rho))
-    # Logarithms are rounded; what counts is the power.
+    # The logarithms are rounded, so the power itself is checked.
     while self.rho**rounds > target:
       rounds += 1
     return rounds
@@ -95,46 +95,48 @@ class Topology:
 
 @gin.register
 def ring(m: int) -> Topology:
-  """Joins each worker with the one before and the one after it."""
+  """Connects each worker to the previous and the next one."""
   return _circulant("ring", m, [1])
 
 
 @gin.register
 def complete(m: int) -> Topology:
-  """Joins all with all: one round is the mean."""
+  """Connects all workers to each other: one round computes the mean."""
   return _circulant("complete", m, range(1, m))
 
 
 @gin.register
 def exponential(m: int) -> Topology:
-  """Joins workers that are 1, 2, 4, ... places apart, up to half of the way.
+  """Connects workers at distances 1, 2, 4, ... on a ring, up to half of it.
 
-  Papers let only one of the two send; here both do, as W is symmetric.
+  The graph in the literature is directed; this one is not, as W is symmetric.
   """
-  places = (2**k for k in range(_checked(m).bit_length()))
-  return _circulant("exponential", m, [p for p in places if 2 * p <= m])
+  _check_num_workers(m)
+  distances = (2**k for k in range(m.bit_length()))
+  return _circulant("exponential", m, [d for d in distances if 2 * d <= m])
 
 
 @gin.register
 def torus(m: int) -> Topology:
-  """Joins the four sides of a grid as square as can be, which wraps around."""
-  rows = max(r for r in range(1, math.isqrt(_checked(m)) + 1) if m % r == 0)
+  """Connects the neighbors in a grid that is nearly square and wraps around."""
+  _check_num_workers(m)
+  rows = max(r for r in range(1, math.isqrt(m) + 1) if m % r == 0)
   if rows == 1 and m > 1:
     raise ValueError(
       f"`m`, the number of workers, must not be a prime for a torus, got {m}: "
       f"take {m + 1 if m > 2 else 4} workers, or `ring` or `exponential`."
     )
   grid = np.arange(m).reshape([rows, -1])
-  linked = np.zeros([m, m], bool)
+  adjacency = np.zeros([m, m], bool)
   for axis in (0, 1):
     for step in (-1, 1):
-      linked[grid, np.roll(grid, step, axis)] = True
-  return _even("torus", linked)
+      adjacency[grid, np.roll(grid, step, axis)] = True
+  return _with_equal_weights("torus", adjacency)
 
 
 @gin.register
 def custom(matrix: Sequence[Sequence[float]]) -> Topology:
-  """Takes W as it is given, if gossip with it comes to the mean."""
+  """Uses the given W, if gossip with it converges to the mean."""
   sizes = [np.size(row) for row in matrix]
   if not sizes or sizes != [len(sizes)] * len(sizes):
     raise ValueError(
@@ -143,70 +145,70 @@ def custom(matrix: Sequence[Sequence[float]]) -> Topology:
     )
   W = np.array(matrix, np.float64).reshape([len(sizes)] * 2)
   _check_entries(W)
-  topology = Topology("custom", (W + W.T) / 2.0)  # Both ways, to the last bit.
+  topology = Topology("custom", (W + W.T) / 2.0)  # Symmetric to the last bit.
   if topology.rho > 1.0 - _TOLERANCE:
     raise ValueError(
       "`matrix` must have a `rho` (second largest absolute eigenvalue) below "
-      f"1, got {topology.rho:.6g}, with which workers never agree: join all of "
-      "them, and let each count itself."
+      f"1, got {topology.rho:.6g}, with which workers never agree: connect all "
+      "of them, and make the diagonal positive."
     )
   return topology
 
 
 def check_target(target: float) -> None:
-  """Refuses a share of the spread that no number of rounds leaves."""
+  """Raises an error if `target` is not in (0, 1)."""
   if not 0.0 < target < 1.0:
     raise ValueError(
-      "`target`, the share of the spread that may be left, must be in "
+      "`target`, the fraction of the spread that may remain, must be in "
       f"(0, 1), got {target}: take .1 for a tenth."
     )
 
 
 def _check_entries(W: np.ndarray) -> None:
-  """Refuses a matrix that does not keep the mean."""
+  """Raises an error if a round with W would not keep the mean."""
   if not (W >= 0.0).all():
     raise ValueError(
-      f"`matrix` must not be negative anywhere, got {W.min()}: take 0 for "
-      "workers that do not talk."
+      f"`matrix` must not have negative entries, got {W.min()}: take 0 for "
+      "workers that are not neighbors."
     )
-  skew = np.abs(W - W.T).max()
-  if skew > _TOLERANCE:
+  asymmetry = np.abs(W - W.T).max()
+  if asymmetry > _TOLERANCE:
     raise ValueError(
-      "`matrix` must be symmetric, got entries that differ from those across "
-      f"the diagonal by {skew:.6g}: take the mean of both."
+      "`matrix` must be symmetric, got entries that differ from those of its "
+      f"transpose by {asymmetry:.6g}: take the mean of both."
     )
   sums = W.sum(1)
   worst = sums[np.abs(sums - 1.0).argmax()]
   if abs(worst - 1.0) > _TOLERANCE:
     raise ValueError(
       "`matrix` must be doubly stochastic, got a row and a column that sum to "
-      f"{worst:.6g}: give what is missing from 1 to the diagonal."
+      f"{worst:.6g}: add the difference from 1 to the diagonal."
     )
 
 
-def _circulant(name: str, m: int, places: Iterable[int]) -> Topology:
-  """Joins workers that are so many places apart on a ring."""
-  here = np.arange(_checked(m))
-  linked = np.zeros([m, m], bool)
-  for place in places:
-    linked[here, (here + place) % m] = True
-    linked[here, (here - place) % m] = True
-  return _even(name, linked)
+def _circulant(name: str, m: int, distances: Iterable[int]) -> Topology:
+  """Connects workers at the given distances on a ring."""
+  _check_num_workers(m)
+  workers = np.arange(m)
+  adjacency = np.zeros([m, m], bool)
+  for distance in distances:
+    adjacency[workers, (workers + distance) % m] = True
+    adjacency[workers, (workers - distance) % m] = True
+  return _with_equal_weights(name, adjacency)
 
 
-def _even(name: str, linked: np.ndarray) -> Topology:
-  """Lets each worker and its neighbors count the same.
+def _with_equal_weights(name: str, adjacency: np.ndarray) -> Topology:
+  """Returns a graph where a worker and its neighbors have equal weights.
 
-  These are the weights of Metropolis, as in every graph here all workers have
-  the same number of neighbors.
+  These are Metropolis weights, as in every graph here all workers have the same
+  number of neighbors.
   """
-  counted = linked | np.eye(len(linked), dtype=bool)
-  return Topology(name, counted / counted.sum(1, keepdims=True))
+  has_weight = adjacency | np.eye(len(adjacency), dtype=bool)
+  return Topology(name, has_weight / has_weight.sum(1, keepdims=True))
 
 
-def _checked(m: int) -> int:
+def _check_num_workers(m: int) -> None:
   if m < 1:
     raise ValueError(
       f"`m`, the number of workers, must be at least 1, got {m}."
     )
-  return m
