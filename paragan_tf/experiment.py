@@ -238,6 +238,7 @@ class Experiment:
       self.step,
       strategies.iterate(self.dataset(start_step)),
       self.images_per_step,
+      start_step,
     )
 
   def estimator(self, model_dir: str, tpu=None):

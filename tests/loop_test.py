@@ -10,7 +10,8 @@ from paragan_tf.engine import loop
 class Counter(tf.Module):
   """A step that counts, and logs its inputs."""
 
-  log_names = ("d/loss", "g/loss")
+  log_names = ("d/loss", "g/loss", "g/norm")
+  last_step_log_names = ("g/norm",)
   cycle = 2
 
   def __init__(self):
@@ -21,10 +22,15 @@ class Counter(tf.Module):
   def first_like(self, phase):
     return phase
 
-  def __call__(self, images, labels, phase):
+  def __call__(self, images, labels, phase, is_logged):
     self.phases.append(phase)
     self.total.assign_add(tf.reduce_sum(images))
-    return {"g/loss": tf.reduce_sum(labels), "d/loss": tf.constant(2.0)}
+    g_loss = tf.reduce_sum(labels)
+    return {
+      "g/loss": g_loss,
+      "d/loss": tf.constant(2.0),
+      "g/norm": tf.cast(is_logged, tf.float32) * g_loss,
+    }
 
 
 class Rare(Counter):
@@ -35,9 +41,23 @@ class Rare(Counter):
   def first_like(self, phase):
     return min(phase, 1)
 
-  def __call__(self, images, labels, phase):
-    logs = super().__call__(images, labels, phase)
+  def __call__(self, images, labels, phase, is_logged):
+    logs = super().__call__(images, labels, phase, is_logged)
     return {**logs, "d/loss": tf.constant(float(phase == 0))}
+
+
+class Phases(Counter):
+  """A step of five phases that sums its images, weighted by the phase."""
+
+  cycle = 5
+
+  def __init__(self):
+    super().__init__()
+    self.weighted = tf.Variable(0.0)
+
+  def __call__(self, images, labels, phase, is_logged):
+    self.weighted.assign_add(tf.reduce_sum(images) * (phase + 1))
+    return super().__call__(images, labels, phase, is_logged)
 
 
 class InnerLoopTest(tf.test.TestCase):
@@ -68,6 +88,39 @@ class InnerLoopTest(tf.test.TestCase):
     logs = inner(2)  # Goes on in the data, without another trace.
     self.assertEqual(step.phases, [0, 1])
     self.assertAllClose(logs["g/loss"], (4 + 5) / 2)
+
+  def test_steps_that_fill_no_cycle_run_in_their_phases(self):
+    for start_step, calls in ((0, (1, 1, 3, 2)), (3, (4, 7)), (4, (2, 1))):
+      step, seen = Phases(), []
+      data = tf.data.Dataset.range(start_step, 100).map(
+        lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))
+      )
+      inner = loop.InnerLoop(
+        tf.distribute.get_strategy(), step, iter(data), 1, start_step
+      )
+      for num_steps in calls:
+        first = start_step + len(seen)
+        logs = inner(num_steps)
+        seen += list(range(first, first + num_steps))
+        self.assertAllClose(
+          logs["g/loss"], sum(range(first, first + num_steps)) / num_steps
+        )
+        self.assertAllClose(logs["g/norm"], seen[-1])
+      expected = sum(i * (i % 5 + 1) for i in seen)
+      self.assertAllClose(step.weighted, expected)
+
+  def test_norms_are_those_of_the_last_step(self):
+    inner = HooksTest.make(self)
+    self.assertAllClose(inner(4)["g/norm"], 3.0)
+    self.assertAllClose(inner(3)["g/norm"], 6.0)
+
+  def test_replicas_sum_their_logs_on_their_devices(self):
+    """The host fetches the sums once a call: no step returns its logs."""
+    inner = HooksTest.make(self)
+    inner(4)
+    (program,) = inner._run._list_all_concrete_functions()
+    self.assertEqual(program.structured_outputs.shape, [])
+    self.assertAllClose(inner._sums, [0.0, 0.0, 0.0])
 
   def test_input_wait_is_the_fraction_of_time_spent_on_input(self):
     def element(slow):

@@ -539,6 +539,19 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     rates = [(logs["g/rate"], logs["d/rate"]) for logs in runner.logs[4:]]
     self.assertAllClose(rates, [(RATE, RATE / 2), (RATE / 2, RATE / 2)])
 
+  def test_replicas_that_share_gradients_share_the_damping(self):
+    """The staleness is that of the replicas which train the player."""
+    runner = Runner(
+      make_step(testing.strategy(), damping=True, cache_depth=3, d_per_group=1)
+    )
+    for t in range(8):
+      runner(t)
+    for copies in runner.weights():
+      self.assertAllEqual(copies, np.broadcast_to(copies[0], copies.shape))
+    # Fakes wait in the cache for three steps, G sees D one step late.
+    self.assertAllClose(runner.logs[-1]["d/rate"], RATE / 3)
+    self.assertAllClose(runner.logs[-1]["g/rate"], RATE)
+
 
 if __name__ == "__main__":
   testing.main()

@@ -3,19 +3,35 @@
 Pseudo-code:
 
     while steps remain:                          # outer loop, Python
-      logs = inner(num_cycles)                   # inner loop, TensorFlow
+      logs = inner(num_steps)                    # inner loop, TensorFlow
         for each cycle:                          #   tf.while_loop
           for phase in range(cycle):             #   Python, unrolled once
             strategy.run(step, next(iterator), phase)
       for action in actions: action(step, logs)  # plain callables
+
+Steps before the first whole cycle and after the last one run in programs of
+their own. Replicas add up their logs on their devices; the host fetches the
+sums once a call.
 """
 
 import functools
+import itertools
 import time
-from typing import Callable, Dict, Iterable, Iterator, Sequence
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterable,
+  Iterator,
+  List,
+  Sequence,
+  Tuple,
+)
 
 import tensorflow as tf
 
+from paragan_tf import collectives
+from paragan_tf.engine import strategies
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step
 
@@ -23,10 +39,12 @@ _TPUStrategy = tf.distribute.TPUStrategy
 Logs = Dict[str, float]
 # Called after an inner loop with the steps done so far and its logs.
 Action = Callable[[int, Logs], None]
+# Phases that one program runs, in this order.
+Phases = Tuple[int, ...]
 
 
 class InnerLoop:
-  """Runs whole cycles of steps in one `tf.function`, the program.
+  """Runs steps in programs: a `tf.function` for whole cycles, others for parts.
 
   Attributes:
     average_logs: Whether logs are means over all processes, which takes one
@@ -39,16 +57,24 @@ class InnerLoop:
     step: Step,
     iterator: Iterator,
     images_per_step: int,
+    start_step: int = 0,
   ):
     self._strategy = strategy
     self._processes = Processes(strategy)
     self._step = step
     self._iterator = iterator
     self._images_per_step = images_per_step
+    self._num_done = start_step
     self.average_logs = True
     self._traces: Dict[int, Callable] = {}  # By the first of equal phases.
+    with strategies.scope(strategy):
+      # Each replica's own sums, on its device.
+      self._sums = tf.Variable(
+        tf.zeros([len(step.log_names)]), trainable=False, name="log_sums"
+      )
     # Without AutoGraph, which would convert every net: tracing is faster.
-    self._run = tf.function(self._cycles, autograph=False)
+    self._run = tf.function(self._run_phases, autograph=False)
+    self._fetch = tf.function(self._fetch_sums, autograph=False)
 
   def wrap_program(self, wrapper: Callable[[Callable], Callable]) -> None:
     """Runs `wrapper(program)` in place of the program from the first call on.
@@ -56,43 +82,95 @@ class InnerLoop:
     For benchmarks that measure inside of it, e.g. with `tf.timestamp`.
     Arguments and results must stay the same.
     """
-    self._run = tf.function(wrapper(self._cycles), autograph=False)
+    self._run = tf.function(wrapper(self._run_phases), autograph=False)
 
   def __call__(self, num_steps: int) -> Logs:
-    """Trains for `num_steps`, whole cycles, and returns the mean of the logs.
+    """Trains for `num_steps`, and returns the logs.
 
-    The logs also have `images_per_second` and `input_wait`, the fraction of the
-    time that steps waited for their batches.
+    These are means over the steps, but for what is computed at the last step
+    only (`Step.last_step_log_names`). They also have `images_per_second` and
+    `input_wait`, the fraction of the time that steps waited for their batches.
     """
     started = time.perf_counter()
-    num_cycles = tf.constant(num_steps // self._step.cycle)
-    sums, wait = self._run(self._iterator, num_cycles)
-    means = sums.numpy() / num_steps
+    programs = self._plan(num_steps)
+    wait = 0.0
+    for i, (phases, repeats) in enumerate(programs):
+      is_last = tf.constant(i == len(programs) - 1)
+      arguments = tf.constant(repeats), phases, is_last
+      wait += float(self._run(self._iterator, *arguments))
+    self._num_done += num_steps
+    sums = self._fetch().numpy()
     seconds = time.perf_counter() - started
-    logs = dict(zip(self._step.log_names, (float(mean) for mean in means)))
+    logs = {
+      name: float(value) / self._num_terms(name, num_steps)
+      for name, value in zip(self._step.log_names, sums)
+    }
     logs["images_per_second"] = num_steps * self._images_per_step / seconds
-    logs["input_wait"] = float(wait) / seconds
+    logs["input_wait"] = wait / seconds
     return logs
 
-  def _cycles(self, iterator, num_cycles: tf.Tensor):
-    def cycle(done, sums, wait, ended):
-      for phase in range(self._step.cycle):
-        element, arrived = self._next(iterator)
-        sums += self._phase_fn(phase)(element, arrived)
-        wait += tf.maximum(arrived - ended, 0.0)
-        with tf.control_dependencies([sums]):
-          ended = tf.timestamp()
-      return done + 1, sums, wait, ended
+  def _num_terms(self, name: str, num_steps: int) -> int:
+    return 1 if name in self._step.last_step_log_names else num_steps
 
-    sums = tf.zeros([len(self._step.log_names)])
-    _, sums, wait, _ = tf.while_loop(
-      lambda done, *_: done < num_cycles,
-      cycle,
-      [0, sums, tf.zeros([], tf.float64), tf.timestamp()],
+  def _plan(self, num_steps: int) -> List[Tuple[Phases, int]]:
+    """Returns the phases of each program, and how often it repeats them."""
+    step, cycle = self._step, self._step.cycle
+    before = min(-self._num_done % cycle, num_steps)
+    whole, after = divmod(num_steps - before, cycle)
+    first = self._num_done % cycle
+
+    def parts(phases: Iterable[int]) -> List[Tuple[Phases, int]]:
+      alike = itertools.groupby(map(step.first_like, phases))
+      return [((phase,), len(list(run))) for phase, run in alike]
+
+    cycles = [(tuple(range(cycle)), whole)] if whole else []
+    return [
+      *parts(range(first, first + before)),
+      *cycles,
+      *parts(range(after)),
+    ]
+
+  def _run_phases(
+    self, iterator, repeats: tf.Tensor, phases: Phases, is_last: tf.Tensor
+  ) -> tf.Tensor:
+    """Repeats phases; returns the seconds that steps waited for batches."""
+
+    def repeat(done, wait, ended):
+      for index, phase in enumerate(phases):
+        is_logged: Any = False
+        if index == len(phases) - 1:
+          is_logged = tf.logical_and(is_last, done == repeats - 1)
+        element, arrived = self._next(iterator)
+        tokens = self._phase_fn(phase)(element, arrived, is_logged)
+        wait += tf.maximum(arrived - ended, 0.0)
+        with tf.control_dependencies(tokens):
+          ended = tf.timestamp()
+      return done + 1, wait, ended
+
+    _, wait, _ = tf.while_loop(
+      lambda done, *_: done < repeats,
+      repeat,
+      [0, tf.zeros([], tf.float64), tf.timestamp()],
     )
-    if self.average_logs:
-      sums = self._processes.mean(sums)
-    return sums, wait
+    return wait
+
+  def _fetch_sums(self) -> tf.Tensor:
+    """Returns the mean of the replicas' sums, and sets them to 0."""
+
+    def replica():
+      sums = tf.convert_to_tensor(self._sums)
+      with tf.control_dependencies([sums]):
+        self._sums.assign(tf.zeros_like(sums))
+      # On a TPU the host fetches one value and not one of each core.
+      return collectives.mean([sums])[0] if self._on_tpu else sums
+
+    sums = self._local(self._strategy.run(replica))
+    mean = sums[0] if self._on_tpu else tf.reduce_mean(tf.stack(sums), 0)
+    return self._processes.mean(mean) if self.average_logs else mean
+
+  @property
+  def _on_tpu(self) -> bool:
+    return isinstance(self._strategy, _TPUStrategy)
 
   def _next(self, iterator):
     """Returns an element and the time at which it arrived.
@@ -114,25 +192,31 @@ class InnerLoop:
       return run
     if first not in self._traces:
       self._traces[first] = tf.function(run, autograph=False)
-    return self._traces[first]
+    trace = self._traces[first]
+    # Only one of equal phases may be logged, so `is_logged` must be a tensor.
+    return lambda element, arrived, is_logged: trace(
+      element, arrived, tf.convert_to_tensor(is_logged)
+    )
 
-  def _run_step(self, element, arrived: tf.Tensor, phase: int) -> tf.Tensor:
-    """Returns the local replicas' mean of the logs, in order of their names."""
+  def _run_step(self, element, arrived: tf.Tensor, is_logged, phase: int):
+    """Trains for a step; returns a tensor of each replica, for its end."""
     # With few threads, the clock would otherwise be read after the step's work.
-    gates = [] if isinstance(self._strategy, _TPUStrategy) else [arrived]
+    gates = [] if self._on_tpu else [arrived]
 
-    def replica(element):
+    def replica(element, is_logged=False):
       # The whole step waits, so that none is half done when the input ends.
       with tf.control_dependencies(gates):
         element = tf.nest.map_structure(tf.identity, element)
         labels = element[1] if len(element) > 1 else None
-        logs = self._step(element[0], labels, phase)
-      return tf.stack(
-        [tf.cast(logs[n], tf.float32) for n in self._step.log_names]
-      )
+        logs = self._step(element[0], labels, phase, is_logged)
+      values = [tf.cast(logs[n], tf.float32) for n in self._step.log_names]
+      values = tf.stack(values)
+      self._sums.assign_add(values)
+      return values[0]
 
-    logs = self._local(self._strategy.run(replica, args=(element,)))
-    return tf.reduce_mean(tf.stack(logs), 0)
+    # A TPU's strategy would turn `False` into a tensor.
+    args = (element,) if is_logged is False else (element, is_logged)
+    return self._local(self._strategy.run(replica, args=args))
 
   def _local(self, value):
     return self._strategy.experimental_local_results(value)

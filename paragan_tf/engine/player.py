@@ -71,9 +71,12 @@ class Player(NamedTuple):
     norm = tf.linalg.global_norm(grads)
     return tf.clip_by_global_norm(grads, self.clip_norm, norm)[0]
 
-  def apply_updates(self, updates: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Updates the base weights; returns the norm ratio of update to weights."""
+  def apply_updates(self, updates: Sequence[tf.Tensor]) -> None:
+    """Subtracts updates from the base weights."""
     self.optimizer.apply_updates(updates, self.weights)
+
+  def update_ratio(self, updates: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the norm of updates, relative to that of the weights."""
     norm = tf.linalg.global_norm(self.weights)
     ratio = tf.linalg.global_norm(updates) / tf.maximum(norm, 1e-12)
     return tf.cast(ratio, tf.float32)

@@ -38,6 +38,7 @@ from paragan_tf.sync.exchange import Counts, Traffic
 from paragan_tf.types import Batch
 
 _LOGGED = ("grad_norm", "loss", "rate", "update_ratio")
+_NORMS = ("grad_norm", "update_ratio")
 
 
 class Step(tf.Module):
@@ -113,8 +114,17 @@ class Step(tf.Module):
         names += [_log_name(group, name) for name in scalars]
     return sorted(set(names))
 
+  @property
+  def last_step_log_names(self) -> Sequence[str]:
+    """The scalars that are 0 unless `is_logged`: norms take time."""
+    return [f"{who}/{what}" for who in "dg" for what in _NORMS]
+
   def __call__(
-    self, images: tf.Tensor, labels: Optional[tf.Tensor], phase: int
+    self,
+    images: tf.Tensor,
+    labels: Optional[tf.Tensor],
+    phase: int,
+    is_logged: Union[bool, tf.Tensor] = True,
   ) -> Logs:
     """Trains for one step on one replica.
 
@@ -122,7 +132,8 @@ class Step(tf.Module):
       images: `[num_batches * b, h, w, c]`, in [-1, 1]: a batch for each
         round with D, one after the other.
       labels: `[num_batches * b]`, or `None`.
-      phase: The step's place in the cycle.
+      phase: The step's position in the cycle.
+      is_logged: Whether to compute the norms of gradients and updates.
 
     Returns:
       Scalars to log, to be averaged over all replicas.
@@ -132,7 +143,7 @@ class Step(tf.Module):
     logs: Logs = {}
     for turn, more in self.placement.play(self.game, batch, phase, count):
       logs.update(more)
-      logs.update(self._update(turn, phase))
+      logs.update(self._update(turn, phase, is_logged))
       self._adapt(turn, count)
     self.ema.update(count)
     self.count.assign_add(1)
@@ -151,18 +162,19 @@ class Step(tf.Module):
       received += num_turns * one.received
     return Traffic(sent, received)
 
-  def _update(self, turn: Contributions, phase: int) -> Logs:
+  def _update(self, turn: Contributions, phase: int, is_logged) -> Logs:
     """Updates the players of a turn, and lets their replicas agree."""
     groups = self._fuse(sorted(turn))
-    grads: Dict[str, List[tf.Tensor]] = {}
+    averaged: Dict[str, Contribution] = {}
     for group in groups:
-      grads.update(self._before_update(group, turn, phase))
+      averaged.update(self._before_update(group, turn, phase))
     logs: Logs = {}
     updates: Dict[str, List[tf.Tensor]] = {}
-    for who, part in turn.items():
+    for who, contribution in averaged.items():
       with self.placement.device(who):
-        updates[who] = self._optimize(who, part, grads[who])
-        logs.update(self._apply(who, part, grads[who], updates[who], phase))
+        updates[who] = self._optimize(who, contribution)
+        applied = self._apply(who, contribution, updates[who], phase)
+        logs.update(self._log(who, contribution, applied, is_logged))
     for group in groups:
       logs.update(self._after_update(group, turn, phase))
     for who in turn:
@@ -190,16 +202,30 @@ class Step(tf.Module):
         return [list(turn)]
     return [[who] for who in turn]
 
-  def _before_update(self, group, turn: Contributions, phase: int):
-    """Returns the gradients that each player of a group is to apply."""
-    own = {
-      who: self.players[who].add_regularizer(turn[who].move.grads)
-      for who in group
-    }
+  def _before_update(
+    self, group: Sequence[str], turn: Contributions, phase: int
+  ) -> Dict[str, Contribution]:
+    """Returns the contributions of a group with the gradients to apply."""
     exchange = self.players[group[0]].exchange
-    counts = self._counts(group, turn)
-    shared = exchange.before_update(tf.nest.flatten(own), phase, counts)
-    return tf.nest.pack_sequence_as(own, shared)
+    sent: Dict[str, List[tf.Tensor]] = {}
+    for who in group:
+      damping = turn[who].damping
+      sent[who] = self.players[who].add_regularizer(turn[who].move.grads)
+      # Replicas that apply the same gradients must have the same rate.
+      if exchange.replicas_agree and not isinstance(damping, float):
+        sent[who].append(tf.cast(damping, tf.float32))
+    counts = self._counts(group, turn, {w: len(x) for w, x in sent.items()})
+    received = tf.nest.pack_sequence_as(
+      sent, exchange.before_update(tf.nest.flatten(sent), phase, counts)
+    )
+    averaged = {}
+    for who, (*grads,) in received.items():
+      damping = turn[who].damping
+      if len(grads) > len(self.players[who].weights):
+        damping = grads.pop()
+      move = turn[who].move._replace(grads=grads)
+      averaged[who] = turn[who]._replace(move=move, damping=damping)
+    return averaged
 
   def _after_update(self, group, turn: Contributions, phase: int) -> Logs:
     """Lets the replicas agree on the variables of a group's players."""
@@ -212,48 +238,66 @@ class Step(tf.Module):
     )
     return {_log_name(group, name): value for name, value in logs.items()}
 
-  def _counts(self, group, turn: Contributions) -> Optional[Counts]:
+  def _counts(
+    self,
+    group: Sequence[str],
+    turn: Contributions,
+    num_tensors: Optional[Mapping[str, int]] = None,
+  ) -> Optional[Counts]:
     """Returns this replica's weights in means, `None` if all count the same."""
     counts = Counts([], [])
     for who in group:
       player, weight = self.players[who], turn[who].weight
       if weight is None:
         return None
-      counts.weights.extend(weight for _ in player.weights)
+      num = num_tensors[who] if num_tensors else len(player.weights)
+      counts.weights.extend([weight] * num)
       counts.state.extend(weight for _ in player.state)
     return counts
 
-  def _optimize(
-    self, who: str, part: Contribution, grads: List[tf.Tensor]
-  ) -> List[tf.Tensor]:
+  def _optimize(self, who: str, contribution: Contribution) -> List[tf.Tensor]:
     """Returns a player's updates, zeros where another replica trains it."""
     player = self.players[who]
-    grads = player.clip(grads)
+    grads = player.clip(contribution.move.grads)
     weights = player.weights
     player.optimizer.begin(weights)
     return _if(
-      _is_updated(player, part),
-      lambda: player.optimizer.updates(grads, weights, part.damping),
+      _is_updated(player, contribution),
+      lambda: player.optimizer.updates(grads, weights, contribution.damping),
       lambda: [tf.zeros(w.shape, w.dtype) for w in weights],
     )
 
-  def _apply(self, who: str, part, grads, updates, phase: int) -> Logs:
-    """Applies a player's updates where it is trained; returns its logs."""
+  def _apply(
+    self, who: str, contribution: Contribution, updates, phase: int
+  ) -> List[tf.Tensor]:
+    """Applies a player's updates where it is trained; returns them averaged."""
     player = self.players[who]
     averaged = player.exchange.average_updates(updates, phase)
-    ratio = _if(
-      _is_updated(player, part),
+    _if(
+      _is_updated(player, contribution),
       lambda: player.apply_updates(averaged),
-      lambda: tf.zeros([]),
+      lambda: None,
     )
-    weight = 1.0 if part.weight is None else part.weight
+    return list(averaged)
+
+  def _log(
+    self, who: str, contribution: Contribution, updates, is_logged
+  ) -> Logs:
+    """Returns the scalars of a player's update."""
+    player, move = self.players[who], contribution.move
+    weight = 1.0 if contribution.weight is None else contribution.weight
     shared = 1.0 if player.exchange.replicas_agree else weight
-    rate = player.optimizer.rate() * tf.cast(part.damping, tf.float64)
+    norms = _if(
+      is_logged,
+      lambda: [tf.linalg.global_norm(move.grads), player.update_ratio(updates)],
+      lambda: [tf.zeros([])] * 2,
+    )
+    damping = tf.cast(contribution.damping, tf.float64)
+    rate = player.optimizer.rate() * damping
     return {
-      f"{who}/loss": weight * part.move.loss,
-      f"{who}/grad_norm": shared * tf.linalg.global_norm(grads),
-      f"{who}/update_ratio": shared * ratio,
+      f"{who}/loss": weight * move.loss,
       f"{who}/rate": tf.cast(rate, tf.float32),
+      **{f"{who}/{name}": shared * x for name, x in zip(_NORMS, norms)},
     }
 
 
@@ -261,9 +305,11 @@ def _log_name(group: Sequence[str], name: str) -> str:
   return f"exchange/{'_'.join(group)}/{name}"
 
 
-def _is_updated(player: Player, part: Contribution) -> Union[bool, tf.Tensor]:
+def _is_updated(
+  player: Player, contribution: Contribution
+) -> Union[bool, tf.Tensor]:
   # Where gradients are shared, all replicas update, so that all stay equal.
-  return player.exchange.replicas_agree or part.trains
+  return player.exchange.replicas_agree or contribution.trains
 
 
 def _if(condition, do, do_not):
