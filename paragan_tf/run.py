@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from paragan_tf import config
 from paragan_tf.engine import loop, strategies
-from paragan_tf.engine.entries import make_entries
+from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
 from paragan_tf.outputs import checkpoints, metrics, samples
 from paragan_tf.outputs.progress import Progress
@@ -50,7 +50,7 @@ class Run:
       sample_every=sample_every,
       save_every=save_every,
     )
-    _check_intervals(intervals, experiment.step.cycle)
+    _check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
     self.num_steps = num_steps
     self._processes = experiment.processes
@@ -66,7 +66,7 @@ class Run:
         self._processes.index, self._processes.count, self._processes.wait
       ),
     )
-    self._entries = make_entries(
+    self._state = StepState(
       experiment.step, experiment.strategy, experiment.processes
     )
     self._progress: Optional[Progress] = None
@@ -176,9 +176,7 @@ class Run:
 
     With several processes it cannot: the others may not reach the save.
     """
-    if (
-      self._processes.count == 1 and self.done % self.experiment.step.cycle == 0
-    ):
+    if self._processes.count == 1:
       self.save()
     if self._saved == self.folder.checkpoints.path(self.done):
       return InputError(f"{reason} Trained up to step {self.done}.")
@@ -190,7 +188,8 @@ class Run:
   def save(self) -> None:
     """Saves a checkpoint, unless this step is saved already."""
     if self.folder.checkpoints.path(self.done) != self._saved:
-      self._saved = self.folder.checkpoints.save(self.done, self._entries)
+      entries = self._state.prepare_save(self.done)
+      self._saved = self.folder.checkpoints.save(self.done, entries)
 
   def close_progress(self) -> None:
     """Ends the progress bar; its last state stays on screen."""
@@ -223,7 +222,7 @@ class Run:
     self._is_restored = True
     self._saved = self.folder.checkpoints.latest()
     if self._saved is not None:
-      checkpoints.restore(self._saved, self._entries)
+      checkpoints.restore(self._saved, self._state.entries)
     if not self._processes.same(self.done):
       raise ValueError(
         f"`model_dir` must be one folder that all processes share, got "
@@ -358,8 +357,12 @@ def prepare(
 
 def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:
   for name, value in intervals.items():
-    if value < 1 or value % cycle:
-      raise ValueError(
-        f"`Run.{name}` must be a multiple of the cycle of {cycle} step(s), "
-        f"got {value}: take {-(-max(value, 1) // cycle) * cycle}."
-      )
+    if value < 1:
+      raise ValueError(f"`Run.{name}` must be at least 1, got {value}.")
+  save_every = intervals["save_every"]
+  if save_every % cycle:
+    raise ValueError(
+      f"`Run.save_every` must be a multiple of {cycle}, the steps between two "
+      f"exchanges, got {save_every}: take {-(-save_every // cycle) * cycle}; "
+      "in between each replica has weights of its own."
+    )

@@ -19,7 +19,7 @@ class Mode(enum.Enum):
 
 
 class Batch(NamedTuple):
-  """One replica's share of one step.
+  """One replica's shard of a step's batch.
 
   Attributes:
     images: Real images in [-1, 1], shape `[b, h, w, c]`.
@@ -113,10 +113,12 @@ class Entry(NamedTuple):
 
   Attributes:
     name: Its key.
-    copies: Its plain variable on each replica of this process.
+    copies: Its plain variable on each replica of this process that has one.
     agrees: Whether all copies hold the same value, so that one is kept.
-    first_replica: Which of all replicas the first copy belongs to.
-    num_replicas: How many there are in all processes; 0: those of `copies`.
+    replicas: The ids of the replicas of `copies`; by default from 0 on.
+    all_replicas: The ids of all replicas that have a copy, in any process; by
+      default `replicas`.
+    num_replicas: Of the run; by default as many as have a copy.
     merged: How to read a checkpoint of more or fewer replicas: the `mean` or
       the `sum` of their values. If `None`, such a checkpoint is refused.
     optional: Whether a checkpoint may lack it; it is then zeros.
@@ -127,8 +129,18 @@ class Entry(NamedTuple):
   name: str
   copies: Tuple[tf.Variable, ...]
   agrees: bool
-  first_replica: int = 0
+  replicas: Tuple[int, ...] = ()
+  all_replicas: Tuple[int, ...] = ()
   num_replicas: int = 0
   merged: Optional[str] = None
   optional: bool = False
   absorbs: Optional[VectorSlice] = None
+
+  def complete(self) -> "Entry":
+    """Returns the entry with its defaults filled in."""
+    replicas = self.replicas or tuple(range(len(self.copies)))
+    everywhere = self.all_replicas or replicas
+    num = self.num_replicas or len(everywhere)
+    return self._replace(
+      replicas=replicas, all_replicas=everywhere, num_replicas=num
+    )

@@ -184,9 +184,10 @@ def own(step, first, num, copies=1):
   """Returns a process's entries: one that agrees, and one that differs."""
   values = [10.0 * step + first + i for i in range(copies)]
   own = tuple(tf.Variable(value) for value in values)
+  ids = tuple(range(first, first + copies)), tuple(range(num))
   return [
-    Entry("all", (tf.Variable(float(step)),), True, first, num),
-    Entry("own", own, False, first, num),
+    Entry("all", (tf.Variable(float(step)),), True, *ids),
+    Entry("own", own, False, *ids),
   ]
 
 
@@ -204,16 +205,16 @@ def save_on(folder):
     kept.save(step, large(step))
 
 
-def save_once(folder, step, place, barrier, killed_at):
+def save_once(folder, step, index, barrier, killed_at):
   """Saves a step as one of several processes; may kill the chief."""
-  writers = Writers(place, barrier.parties, barrier.wait)
+  writers = Writers(index, barrier.parties, barrier.wait)
   kept = checkpoints.Checkpoints(folder, writers=writers)
-  if place:  # Slow, so that a chief that does not wait would be too early.
+  if index:  # Slow, so that a chief that does not wait would be too early.
     write = checkpoints._write
     checkpoints._write = lambda *args: (time.sleep(0.3), write(*args))
   elif killed_at:
     kill_at(*MOMENTS[killed_at])
-  kept.save(step, own(step, place, barrier.parties))
+  kept.save(step, own(step, index, barrier.parties))
 
 
 def last_step(folder):
@@ -271,8 +272,8 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
     """Saves a step with several processes, and waits for their end."""
     barrier = PROCESSES.Barrier(num, timeout=30.0)
     saving = [
-      self.start(save_once, step, place, barrier, killed_at)
-      for place in range(num)
+      self.start(save_once, step, index, barrier, killed_at)
+      for index in range(num)
     ]
     saving[0].join()
     for other in saving[1:]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
-from paragan_tf.engine.entries import make_entries
+from paragan_tf.engine.entries import StepState
 from paragan_tf.engine.step import Step
 from paragan_tf.game import optimizers
 from paragan_tf.nets import dcgan
@@ -56,7 +56,8 @@ def estimator(built, folder):
   built.estimator_loop(made, 0, lambda step, logs: None)(NUM_STEPS)
   latest = checkpoints.Checkpoints(folder).latest()
   checkpoints.restore(
-    latest, make_entries(built.step, built.strategy, built.processes)
+    latest,
+    StepState(built.step, built.strategy, built.processes).entries,
   )
 
 

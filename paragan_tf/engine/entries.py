@@ -1,50 +1,130 @@
-"""The variables of a step, as a checkpoint keeps them."""
+"""The variables of a step, as a checkpoint keeps them.
 
-from typing import Dict, List, Optional
+    entries = state.prepare_save(num_steps)    # averages local state if due
+    checkpoints.save(num_steps, entries)
+    checkpoints.restore(path, state.entries)
+
+After whole periods the replicas of a player agree, but for the moments of its
+optimizer and the moving average if the exchange averages weights only. These
+are averaged over the replicas that train the player, training goes on with the
+averages, and one value is saved: the size of a checkpoint does not depend on
+the number of replicas. Within a period the values of all replicas are saved.
+"""
+
+from typing import Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
+from paragan_tf import collectives
 from paragan_tf.engine import strategies
+from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
-from paragan_tf.engine.step import Step
+from paragan_tf.engine.step import Step, run_if
 from paragan_tf.sync.exchange import ErrorFeedback
 from paragan_tf.types import Entry, VectorSlice
 
 
-def make_entries(
-  step: Step, strategy: tf.distribute.Strategy, processes: Processes
-) -> List[Entry]:
-  """Returns every variable of a step, with all its copies."""
-  num = strategy.num_replicas_in_sync
-  first = processes.index * (num // processes.count)
-  own, feedbacks = _own(step), _feedbacks(step)
-  summed = {v.name for feedback in feedbacks for v in feedback.summed}
-  residual_targets = {
-    name: VectorSlice(*target)
-    for feedback in feedbacks
-    for name, target in feedback.residual_targets.items()
-  }
-  return [
-    Entry(
-      variable.name.split(":")[0],
-      strategies.copies(strategy, variable),
-      agrees=variable.name not in own,
-      first_replica=first,
-      num_replicas=num,
-      merged=own.get(variable.name),
-      optional=variable.name in summed,
-      absorbs=residual_targets.get(variable.name),
+class StepState:
+  """All variables of a step.
+
+  Attributes:
+    entries: To restore, and to save after whole periods.
+  """
+
+  def __init__(
+    self, step: Step, strategy: tf.distribute.Strategy, processes: Processes
+  ):
+    self._step = step
+    self._strategy = strategy
+    self._processes = processes
+    self.entries = self._make_entries(is_period_end=True)
+    self._average = tf.function(
+      lambda: strategy.run(self._average_local_state), autograph=False
     )
-    for variable in step.variables
-  ]
+
+  def prepare_save(self, num_steps: int) -> List[Entry]:
+    """Returns what to save after a number of steps; all processes together."""
+    if num_steps % self._step.exchange_cycle:
+      return self._make_entries(is_period_end=False)
+    if self._strategy.num_replicas_in_sync > 1 and self._averaged_players():
+      self._average()
+    return self.entries
+
+  def _averaged_players(self) -> Dict[str, Player]:
+    return {
+      who: player
+      for who, player in self._step.players.items()
+      if player.exchange.agrees_after_period
+    }
+
+  def _average_local_state(self) -> None:
+    """Averages what replicas do not exchange. Replica context."""
+    roles = self._step.placement.roles()
+    for who, player in self._averaged_players().items():
+      trains, weight = roles[who]
+      moments = player.optimizer.moment_slots
+      means = _mean(moments, weight)
+      run_if(trains, lambda m=moments, x=means: _assign(m, x), lambda: None)
+      if who == "g":
+        average = self._step.ema.twin.variables
+        _assign(average, _mean(average, weight))
+
+  def _make_entries(self, is_period_end: bool) -> List[Entry]:
+    step, num = self._step, self._strategy.num_replicas_in_sync
+    first = self._processes.index * self._processes.num_local_replicas
+    own = _find_local(step, is_period_end)
+    feedbacks = _feedbacks(step)
+    summed = {v.name for feedback in feedbacks for v in feedback.summed}
+    residual_targets = {
+      name: VectorSlice(*target)
+      for feedback in feedbacks
+      for name, target in feedback.residual_targets.items()
+    }
+    owners = _find_owners(step, num)
+    entries = []
+    for variable in step.variables:
+      name, everywhere = variable.name, owners.get(variable.name, range(num))
+      copies = strategies.copies(self._strategy, variable)
+      kept = [
+        (first + i, copy)
+        for i, copy in enumerate(copies)
+        if first + i in everywhere
+      ]
+      entries.append(
+        Entry(
+          name.split(":")[0],
+          tuple(copy for _, copy in kept),
+          agrees=name not in own,
+          replicas=tuple(replica for replica, _ in kept),
+          all_replicas=tuple(everywhere),
+          num_replicas=num,
+          merged=own.get(name),
+          optional=name in summed,
+          absorbs=residual_targets.get(name),
+        )
+      )
+    return entries
 
 
-def _own(step: Step) -> Dict[str, Optional[str]]:
+def _mean(variables: Sequence[tf.Variable], weight) -> List[tf.Tensor]:
+  values = [tf.convert_to_tensor(variable) for variable in variables]
+  weights = None if weight is None else [weight] * len(values)
+  return collectives.mean(values, weights)
+
+
+def _assign(variables: Sequence[tf.Variable], values) -> None:
+  for variable, value in zip(variables, values):
+    variable.assign(value)
+
+
+def _find_local(step: Step, is_period_end: bool) -> Dict[str, Optional[str]]:
   """Returns the variables that differ between replicas, and how they merge."""
   own: Dict[str, Optional[str]] = {}
   for name, player in step.players.items():
     exchange = player.exchange
     if exchange.replicas_agree:
+      continue
+    if exchange.agrees_after_period and is_period_end:
       continue
     modules = [player.net, player.optimizer, exchange]
     if name == "g":
@@ -55,6 +135,20 @@ def _own(step: Step) -> Dict[str, Optional[str]]:
     own.update((v.name, "sum") for v in feedback.summed)
   own.update((v.name, None) for v in step.placement.variables)
   return own
+
+
+def _find_owners(step: Step, num_replicas: int) -> Dict[str, Sequence[int]]:
+  """Returns which replicas use a variable, if not all of them do."""
+  owners: Dict[str, Sequence[int]] = {}
+  for who, player in step.players.items():
+    used = list(step.placement.variables_of(who))
+    if not player.exchange.replicas_agree:
+      shared = [*player.base, *player.optimizer.slow_weights]
+      names = {variable.name for variable in shared}
+      used += [v for v in player.optimizer.variables if v.name not in names]
+    replicas = step.placement.owners(who, num_replicas)
+    owners.update((variable.name, replicas) for variable in used)
+  return owners
 
 
 def _feedbacks(step: Step) -> List[ErrorFeedback]:

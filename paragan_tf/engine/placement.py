@@ -18,6 +18,7 @@ from typing import (
   Mapping,
   NamedTuple,
   Optional,
+  Sequence,
   Tuple,
   Union,
 )
@@ -54,6 +55,16 @@ class Contribution(NamedTuple):
 
 
 Contributions = Mapping[str, Contribution]
+
+
+class Role(NamedTuple):
+  """Whether this replica trains a player, and its weight in means.
+
+  `weight` is `None` if all replicas count the same.
+  """
+
+  trains: Union[bool, tf.Tensor] = True
+  weight: Optional[collectives.Weight] = None
 
 
 class Game(NamedTuple):
@@ -124,6 +135,20 @@ class Placement(tf.Module):
       count: Steps so far.
     """
     raise NotImplementedError
+
+  def roles(self) -> Mapping[str, Role]:
+    """Returns the role of this replica for "g" and "d". Replica context."""
+    return {"g": Role(), "d": Role()}
+
+  def owners(self, who: str, num_replicas: int) -> Sequence[int]:
+    """Returns the ids of the replicas that train a player."""
+    del who
+    return range(num_replicas)
+
+  def variables_of(self, who: str) -> Sequence[tf.Variable]:
+    """Returns the variables that only replicas of a player use."""
+    del who
+    return ()
 
   def device(self, who: str) -> ContextManager:
     """Places operations on the device of a player."""

@@ -9,7 +9,7 @@ Pseudo-code of one step:
 
 Where the replica's number is known while the step is traced, its graph holds
 its own role only. On a TPU all replicas run one program, and `tf.cond` chooses
-the role; all communication stands outside of it. One replica alone trains both,
+the role; all communication is outside of it. One replica alone trains both,
 and neither player waits for the other.
 """
 
@@ -17,20 +17,21 @@ from typing import (
   Any,
   Callable,
   ContextManager,
-  Dict,
   List,
   Mapping,
   NamedTuple,
+  Sequence,
   Union,
 )
 
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.engine.placement import Contribution, Game, Placement
+from paragan_tf.engine.placement import Contribution, Game, Placement, Role
 from paragan_tf.game import turns
 from paragan_tf.game.cache import Cache, FakeBatches, Store, make_batch
 from paragan_tf.game.schedule import Asynchronous
+from paragan_tf.sync.exchange import is_period_end
 from paragan_tf.types import Batch, ImageSpec, Mode, Net, Scores
 
 
@@ -83,8 +84,10 @@ class RoleSplit(Placement):
     )
 
   def play(self, game, batch, phase, count):
-    """Yields the one turn of both; then brings G's fakes to D."""
-    trains, weights = self._roles_here()
+    """Yields the one turn of both; then sends G's fakes to D."""
+    roles = self.roles()
+    trains = {who: role.trains for who, role in roles.items()}
+    weights = {who: role.weight for who, role in roles.items()}
     played = self._choose(trains, game, batch, phase, count)
     d_age = count - tf.convert_to_tensor(self.seen) + 1
     ages = {"d": played.fakes_age, "g": d_age}
@@ -129,7 +132,7 @@ class RoleSplit(Placement):
     return dict(zip(self.log_names, values))
 
   def _send(self, sent: FakeBatches, phase: int, count: tf.Tensor) -> None:
-    """Brings the fakes to D when they are due. Replica context."""
+    """Sends the fakes to D when they are due. Replica context."""
     if self._is_due("d", phase):
       self.seen.assign(count + 1)
     if self._outbox is not None:
@@ -142,7 +145,7 @@ class RoleSplit(Placement):
 
   def _is_due(self, who: str, phase: int) -> bool:
     """Returns whether a player is exchanged at the end of a phase."""
-    return phase % self._periods[who] == self._periods[who] - 1
+    return is_period_end(phase, self._periods[who])
 
   def num_bytes(self, phase: int) -> int:
     """Returns the bytes of fakes that a replica of G sends in a phase."""
@@ -163,21 +166,36 @@ class RoleSplit(Placement):
       return 1.0
     return 1.0 / tf.cast(tf.maximum(age, 1), tf.float64)
 
-  def _roles_here(self):
+  def roles(self) -> Mapping[str, Role]:
     """Returns which players this replica trains, and its weights in means."""
     if self._both:
-      return {"g": True, "d": True}, {"g": 1.0, "d": 1.0}
-    here = collectives.static_replica_id()
+      return {who: Role(True, 1.0) for who in "gd"}
+    replica = collectives.static_replica_id()
     factors = {
-      who: self._num / self._roles.num_playing(who, self._num) for who in "gd"
+      who: self._num / len(self.owners(who, self._num)) for who in "gd"
     }
-    if here is not None:
-      trains: Dict[str, Any] = {w: self._roles.role_of(here) == w for w in "gd"}
-      return trains, {w: factors[w] * trains[w] for w in "gd"}
+    if replica is not None:
+      role = self._roles.role_of(replica)
+      return {w: Role(role == w, factors[w] * (role == w)) for w in "gd"}
     is_g = self._look_up(lambda replica: self._roles.role_of(replica) == "g")
     trains = {"g": is_g, "d": tf.logical_not(is_g)}
-    weights = {w: factors[w] * tf.cast(trains[w], tf.float32) for w in "gd"}
-    return trains, weights
+    return {
+      who: Role(trains[who], factors[who] * tf.cast(trains[who], tf.float32))
+      for who in "gd"
+    }
+
+  def owners(self, who: str, num_replicas: int) -> Sequence[int]:
+    """Returns the ids of the replicas that train a player."""
+    ids = range(num_replicas)
+    if self._both:
+      return ids
+    return [i for i in ids if self._roles.role_of(i) == who]
+
+  def variables_of(self, who: str) -> Sequence[tf.Variable]:
+    """Returns the cache of D, or what G keeps until it is sent."""
+    if who == "d":
+      return self.cache.variables
+    return (self.seen, *(self._outbox.variables if self._outbox else ()))
 
   def _look_up(self, fn: Callable[[int], Any]):
     """Returns `fn` of this replica's number."""
@@ -207,7 +225,7 @@ class RoleSplit(Placement):
     since = phase % self._periods["g"]
     images, labels, born = self.cache.take(since, count, shard)
 
-    def own():  # Before the first ones have come.
+    def own():  # Before any fakes were received.
       z = game.z(self._sizes.d, count, "own", shard)
       drawn = game.net("g")(z, batch.labels, Mode.FROZEN)
       own_labels = labels if batch.labels is None else batch.labels

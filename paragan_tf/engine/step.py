@@ -80,10 +80,11 @@ class Step(tf.Module):
   def cycle(self) -> int:
     """Steps after which all repeats: phases go from 0 to `cycle - 1`."""
     periods = [x.period for p in self.players.values() for x in p.penalties]
-    return math.lcm(self._exchange_cycle, *periods)
+    return math.lcm(self.exchange_cycle, *periods)
 
   @property
-  def _exchange_cycle(self) -> int:
+  def exchange_cycle(self) -> int:
+    """Steps after which the exchanges repeat; replicas may then agree."""
     return math.lcm(*(p.exchange.period for p in self.players.values()))
 
   def first_like(self, phase: int) -> int:
@@ -96,7 +97,7 @@ class Step(tf.Module):
     def what_happens(phase: int):
       players = self.players.values()
       due = (x.due(phase) for p in players for x in p.penalties)
-      return phase % self._exchange_cycle, tuple(due)
+      return phase % self.exchange_cycle, tuple(due)
 
     kinds = [what_happens(earlier) for earlier in range(phase + 1)]
     return kinds.index(kinds[-1])
@@ -261,7 +262,7 @@ class Step(tf.Module):
     grads = player.clip(contribution.move.grads)
     weights = player.weights
     player.optimizer.begin(weights)
-    return _if(
+    return run_if(
       _is_updated(player, contribution),
       lambda: player.optimizer.updates(grads, weights, contribution.damping),
       lambda: [tf.zeros(w.shape, w.dtype) for w in weights],
@@ -273,7 +274,7 @@ class Step(tf.Module):
     """Applies a player's updates where it is trained; returns them averaged."""
     player = self.players[who]
     averaged = player.exchange.average_updates(updates, phase)
-    _if(
+    run_if(
       _is_updated(player, contribution),
       lambda: player.apply_updates(averaged),
       lambda: None,
@@ -287,7 +288,7 @@ class Step(tf.Module):
     player, move = self.players[who], contribution.move
     weight = 1.0 if contribution.weight is None else contribution.weight
     shared = 1.0 if player.exchange.replicas_agree else weight
-    norms = _if(
+    norms = run_if(
       is_logged,
       lambda: [tf.linalg.global_norm(move.grads), player.update_ratio(updates)],
       lambda: [tf.zeros([])] * 2,
@@ -312,7 +313,8 @@ def _is_updated(
   return player.exchange.replicas_agree or contribution.trains
 
 
-def _if(condition, do, do_not):
+def run_if(condition: Union[bool, tf.Tensor], do, do_not):
+  """Runs one of two functions; a condition that is static adds no op."""
   if condition is True:
     return do()
   if condition is False:

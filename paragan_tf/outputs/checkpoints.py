@@ -5,8 +5,9 @@ the replicas of a variable may differ, each value is stored: that of replica 0
 under the variable's name, the others under `name/replica_1`, `name/replica_2`,
 ...
 
-With several processes the chief writes the variables whose replicas agree. Each
-process writes the others for its own replicas, and the chief merges the parts:
+With several processes the chief writes the variables whose replicas agree, if
+it has them. Each process writes the others for its own replicas, and the chief
+merges the parts:
 
     write(folder/model.ckpt-9.parts/00001, own replicas)   # each process
     wait()
@@ -17,14 +18,8 @@ process writes the others for its own replicas, and the chief merges the parts:
 import itertools
 import json
 import os
-from typing import (
-  Callable,
-  Dict,
-  List,
-  NamedTuple,
-  Optional,
-  Sequence,
-)
+import re
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -33,18 +28,19 @@ from paragan_tf.types import Entry
 
 KEEP = 3  # Checkpoints of a run; the oldest is removed after the next save.
 _PREFIX = "model.ckpt"
+_REPLICA = re.compile(r"/replica_(\d+)$")
 
 
 class Writers(NamedTuple):
   """The processes that write a checkpoint together.
 
   Attributes:
-    place: Index of this process; 0 is the chief.
+    process: Index of this process; 0 is the chief.
     num: Number of processes.
     wait: A barrier: returns when all processes have called it.
   """
 
-  place: int = 0
+  process: int = 0
   num: int = 1
   wait: Callable[[], None] = lambda: None
 
@@ -70,21 +66,22 @@ class Checkpoints:
     All processes must call it.
     """
     path = self.path(step)
-    if self._writers.num > 1 and not all(e.agrees for e in entries):
+    entries = [entry.complete() for entry in entries]
+    by_chief = all(e.agrees and e.all_replicas[0] == 0 for e in entries)
+    if self._writers.num > 1 and not by_chief:
       self._save_parts(path, entries)
-    elif self._writers.place == 0:
+    elif self._writers.process == 0:
       _write(path, _by_key(entries))
-    if self._writers.place == 0:
+    if self._writers.process == 0:
       self._list(path)
     return path
 
   def _save_parts(self, path: str, entries: Sequence[Entry]) -> None:
     folder = f"{path}.parts"
     parts = [f"{folder}/{i:05d}" for i in range(self._writers.num)]
-    own = [e for e in entries if not (e.agrees and self._writers.place)]
-    _write(parts[self._writers.place], _by_key(own))
+    _write(parts[self._writers.process], _by_key(entries))
     self._writers.wait()
-    if self._writers.place == 0:
+    if self._writers.process == 0:
       tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts,
         destination_prefix=path,
@@ -124,23 +121,17 @@ class Checkpoints:
 
 def restore(path: str, entries: Sequence[Entry]) -> None:
   """Restores all entries; nothing is assigned before all values are read."""
-  stored = _stored_keys(path)
-  _check_replicas(path, stored, entries)
+  stored = _Stored(path)
+  entries = [entry.complete() for entry in entries if entry.copies]
   _by_key(entries)  # Refuses duplicate names.
-  sources = [_sources(entry, stored) for entry in entries]
+  sources = [stored.find_sources(entry) for entry in entries]
   wanted: Dict[str, tf.TensorSpec] = {}
   for entry, keys in zip(entries, sources):
     first = entry.copies[0]
     spec = tf.TensorSpec(first.shape, first.dtype)
     wanted.update((key, spec) for key in itertools.chain(*keys))
     wanted.update(_absorbed_specs(entry, stored))
-  missing = sorted(set(wanted) - set(stored))
-  if missing:
-    raise ValueError(
-      f"Checkpoint '{path}' lacks {_abbreviate(missing)}: it belongs to "
-      "another model; set another `model_dir`."
-    )
-  values = _read(path, wanted)
+  values = stored.read(wanted)
   for entry, keys in zip(entries, sources):
     absorbed = [values[key] for key in _absorbed_specs(entry, stored)]
     for copy, copy_keys in zip(entry.copies, keys):
@@ -148,14 +139,82 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
       copy.assign(_add_absorbed(entry, value, absorbed))
 
 
-def _absorbed_specs(entry: Entry, stored) -> Dict[str, tf.TensorSpec]:
+class _Stored:
+  """The variables of a checkpoint."""
+
+  def __init__(self, path: str):
+    self._path = path
+    try:
+      reader = tf.train.load_checkpoint(path)
+      self._shapes = reader.get_variable_to_shape_map()
+      self._dtypes = reader.get_variable_to_dtype_map()
+    except (tf.errors.OpError, ValueError, RuntimeError) as e:
+      raise _damage_error(path, e) from e
+    ids = (_REPLICA.search(key) for key in self._shapes)
+    self._num = 1 + max((int(found[1]) for found in ids if found), default=0)
+
+  def replicas(self, name: str) -> Tuple[int, ...]:
+    """Returns the ids of the replicas whose values are stored."""
+    ids = range(self._num)
+    return tuple(i for i in ids if _replica_key(name, i) in self._shapes)
+
+  def find_sources(self, entry: Entry) -> List[List[str]]:
+    """Returns for each copy the keys that it is restored from."""
+    ids = self.replicas(entry.name)
+    keys = [_replica_key(entry.name, i) for i in ids]
+    if not ids:
+      keys = [] if entry.optional else [entry.name]  # The latter is missing.
+    elif len(ids) > 1 and ids in (entry.all_replicas, _all_of_run(entry)):
+      return [[_replica_key(entry.name, i)] for i in entry.replicas]
+    elif not entry.merged and not (entry.agrees and len(ids) == 1):
+      self._check_replicas(entry, len(ids))
+    return [keys] * len(entry.copies)
+
+  def _check_replicas(self, entry: Entry, num_stored: int) -> None:
+    num = len(entry.all_replicas)
+    if num != num_stored:
+      raise ValueError(
+        f"Checkpoint '{self._path}' has `{entry.name}` of {num_stored} "
+        f"replicas and this run has {num} replicas: state that differs between "
+        f"replicas needs the same number; start {num_stored} of them."
+      )
+
+  def read(self, wanted: Dict[str, tf.TensorSpec]) -> Dict[str, tf.Tensor]:
+    """Returns the values of keys; refuses other shapes and types."""
+    missing = sorted(set(wanted) - set(self._shapes))
+    if missing:
+      raise ValueError(
+        f"Checkpoint '{self._path}' lacks {_abbreviate(missing)}: it belongs "
+        "to another model; set another `model_dir`."
+      )
+    for key, spec in wanted.items():
+      self._check(key, "shape", list(spec.shape), self._shapes[key])
+      self._check(key, "type", spec.dtype.name, self._dtypes[key].name)
+    try:
+      values = tf.raw_ops.RestoreV2(
+        prefix=self._path,
+        tensor_names=list(wanted),
+        shape_and_slices=[""] * len(wanted),
+        dtypes=[spec.dtype for spec in wanted.values()],
+      )
+    except tf.errors.OpError as e:
+      raise _damage_error(self._path, e) from e
+    return dict(zip(wanted, values))
+
+  def _check(self, key: str, what: str, expected, got) -> None:
+    if expected != got:
+      raise ValueError(
+        f"`{key}` in checkpoint '{self._path}' must have {what} {expected}, "
+        f"got {got}: it belongs to another model; set another `model_dir`."
+      )
+
+
+def _absorbed_specs(entry: Entry, stored: _Stored) -> Dict[str, tf.TensorSpec]:
   """Returns the specs of the vectors that an entry absorbs, by key."""
   part = entry.absorbs
-  if part is None or part.key not in stored:
+  if part is None:
     return {}
-  keys = [
-    _replica_key(part.key, i) for i in range(_num_stored(part.key, stored))
-  ]
+  keys = [_replica_key(part.key, i) for i in stored.replicas(part.key)]
   return {k: tf.TensorSpec([part.size], entry.copies[0].dtype) for k in keys}
 
 
@@ -168,39 +227,6 @@ def _add_absorbed(
   start, size = entry.absorbs.start, value.shape.num_elements()
   part = tf.add_n(vectors)[start : start + size]
   return value + tf.reshape(part, value.shape)
-
-
-def _read(path: str, wanted: Dict[str, tf.TensorSpec]) -> Dict[str, tf.Tensor]:
-  """Returns the values of keys; refuses other shapes."""
-  try:
-    values = tf.raw_ops.RestoreV2(
-      prefix=path,
-      tensor_names=list(wanted),
-      shape_and_slices=[""] * len(wanted),
-      dtypes=[spec.dtype for spec in wanted.values()],
-    )
-  except tf.errors.OpError as e:
-    raise _damage_error(path, e) from e
-  by_key = dict(zip(wanted, values))
-  for key, spec in wanted.items():
-    if by_key[key].shape != spec.shape:
-      raise ValueError(
-        f"`{key}` in checkpoint '{path}' must have shape "
-        f"{list(spec.shape)}, got {list(by_key[key].shape)}: it belongs to "
-        "another model; set another `model_dir`."
-      )
-  return by_key
-
-
-def _sources(entry: Entry, stored) -> List[List[str]]:
-  """Returns for each copy the keys that it is restored from."""
-  if entry.optional and entry.name not in stored:
-    return [[] for _ in entry.copies]
-  num = _num_stored(entry.name, stored)
-  if entry.agrees or num == (entry.num_replicas or len(entry.copies)):
-    return [[_key(entry, i)] for i in range(len(entry.copies))]
-  all_keys = [_replica_key(entry.name, i) for i in range(num)]
-  return [all_keys for _ in entry.copies]
 
 
 def _merge(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -223,10 +249,9 @@ def _write(path: str, by_key: Dict[str, tf.Variable]) -> None:
   )
 
 
-def _key(entry: Entry, index: int) -> str:
-  """Returns the key of one of this process's copies."""
-  replica = 0 if entry.agrees else entry.first_replica + index
-  return _replica_key(entry.name, replica)
+def _all_of_run(entry: Entry) -> Tuple[int, ...]:
+  """Returns all replicas of the run, which older checkpoints have."""
+  return tuple(range(entry.num_replicas))
 
 
 def _replica_key(name: str, replica: int) -> str:
@@ -234,42 +259,18 @@ def _replica_key(name: str, replica: int) -> str:
 
 
 def _by_key(entries: Sequence[Entry]) -> Dict[str, tf.Variable]:
-  """Returns the variables to save, by key."""
+  """Returns the variables that this process saves, by key."""
   by_key: Dict[str, tf.Variable] = {}
   for entry in entries:
-    for i, copy in enumerate(entry.copies[: 1 if entry.agrees else None]):
-      if _key(entry, i) in by_key:
-        raise ValueError(f"Two variables are named `{_key(entry, i)}`.")
-      by_key[_key(entry, i)] = copy
+    pairs = list(zip(entry.replicas, entry.copies))
+    if entry.agrees:
+      pairs = [(0, c) for r, c in pairs if r == entry.all_replicas[0]]
+    for replica, copy in pairs:
+      key = _replica_key(entry.name, replica)
+      if key in by_key:
+        raise ValueError(f"Two variables are named `{key}`.")
+      by_key[key] = copy
   return by_key
-
-
-def _stored_keys(path: str):
-  try:
-    return tf.train.load_checkpoint(path).get_variable_to_shape_map()
-  except (tf.errors.OpError, ValueError, RuntimeError) as e:
-    raise _damage_error(path, e) from e
-
-
-def _check_replicas(path: str, keys, entries: Sequence[Entry]) -> None:
-  for entry in entries:
-    if entry.agrees or entry.merged:
-      continue
-    stored = _num_stored(entry.name, keys)
-    running = entry.num_replicas or len(entry.copies)
-    if stored != running:
-      raise ValueError(
-        f"Checkpoint '{path}' has `{entry.name}` of {stored} replicas and "
-        f"this run has {running} replicas: state that differs between "
-        f"replicas needs the same number; start {stored} of them."
-      )
-
-
-def _num_stored(name: str, keys) -> int:
-  stored = 1
-  while _replica_key(name, stored) in keys:
-    stored += 1
-  return stored
 
 
 def _damage_error(path: str, error: Exception) -> ValueError:

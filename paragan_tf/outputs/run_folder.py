@@ -34,7 +34,7 @@ class RunFolder:
 
   def __init__(self, path: str, writers: Writers):
     self.path = path
-    self.is_writer = writers.place == 0
+    self.is_writer = writers.process == 0
     self.checkpoints = Checkpoints(path, writers=writers)
     self._records: Optional[Records] = None
 

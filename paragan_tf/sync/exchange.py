@@ -56,8 +56,9 @@ class Exchange(tf.Module):
 
   Attributes:
     period: Steps after which the exchange repeats.
-    replicas_agree: Whether all replicas hold the same values after every step;
-      if not, a checkpoint keeps the values of each replica.
+    replicas_agree: Whether all replicas hold the same values after every step.
+    agrees_after_period: Whether they hold the same weights and statistics after
+      each period. If neither, a checkpoint keeps the values of each replica.
     communicates: Whether it communicates at all.
     supports_roles: Whether it uses `counts`, so that only some of the replicas
       may train a player.
@@ -73,6 +74,7 @@ class Exchange(tf.Module):
 
   period = 1
   replicas_agree = False
+  agrees_after_period = False
   communicates = False
   supports_roles = True
   mean_is_model = False
@@ -195,8 +197,13 @@ class AllReduce(Exchange):
 
 @gin.register
 class Periodic(Exchange):
-  """Averages weights every `period` steps; replicas train alone in between."""
+  """Averages weights every `period` steps; replicas train alone in between.
 
+  The moments of optimizers stay local. They are averaged when a checkpoint is
+  saved at the end of a period, so that it has one value for all replicas.
+  """
+
+  agrees_after_period = True
   communicates = True
   exchanged_state = ("statistics", "slow_weights")
 
@@ -208,7 +215,7 @@ class Periodic(Exchange):
 
   def after_update(self, weights, state, phase, counts=None):
     """Averages weights and state at the last step of each period."""
-    if self._is_due(phase):
+    if is_period_end(phase, self.period):
       all_counts = counts and [*counts.weights, *counts.state]
       assign_mean([*weights, *state], all_counts)
     return {}
@@ -219,11 +226,15 @@ class Periodic(Exchange):
 
   def traffic(self, weights, state, phase):
     """Returns the size of weights and state, at the last step of a period."""
-    size = size_in_bytes([*weights, *state]) if self._is_due(phase) else 0
+    if not is_period_end(phase, self.period):
+      return Traffic()
+    size = size_in_bytes([*weights, *state])
     return Traffic(size, size)
 
-  def _is_due(self, phase: int) -> bool:
-    return phase % self.period == self.period - 1
+
+def is_period_end(phase: int, period: int) -> bool:
+  """Returns whether a phase is the last one of a period."""
+  return phase % period == period - 1
 
 
 def predict_updates(

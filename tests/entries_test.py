@@ -1,0 +1,157 @@
+"""What a checkpoint keeps of replicas that differ."""
+
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine import strategies
+from paragan_tf.engine.entries import StepState
+from paragan_tf.engine.player import Player
+from paragan_tf.engine.processes import Processes
+from paragan_tf.engine.role_split import RoleSplit
+from paragan_tf.engine.step import Step
+from paragan_tf.game import losses, optimizers, schedule
+from paragan_tf.game.ema import Ema
+from paragan_tf.nets import linear
+from paragan_tf.outputs import checkpoints
+from paragan_tf.sync import exchange
+from tests import testing
+
+BATCH = 8
+SCHEDULES = (
+  ("both_everywhere", schedule.Simultaneous, {"g": range(4), "d": range(4)}),
+  ("role_split", schedule.Asynchronous, {"g": (0, 2), "d": (1, 3)}),
+)
+
+
+def make_step(strategy, make_schedule):
+  """Makes a step of linear nets that averages weights at every other step."""
+  made = make_schedule()
+  with strategies.scope(strategy):
+    g, twin = (
+      linear.Generator(testing.SPEC, 0, name=n) for n in ("g", "g_ema")
+    )
+    d = linear.Discriminator(testing.SPEC, 0, name="d")
+    players = [
+      Player(net, optimizers.Adam(0.05, name=name), exchange.Periodic(2))
+      for net, name in ((g, "g_optimizer"), (d, "d_optimizer"))
+    ]
+    placement = None
+    if isinstance(made, schedule.Asynchronous):
+      periods = {"g": 2, "d": 2}
+      placement = RoleSplit(made, testing.SPEC, BATCH, periods, 0)
+    ema = Ema(g, twin, decay=0.5, start_step=1)
+    loss = losses.non_saturating
+    return Step(*players, loss, made, ema, 0, placement=placement)
+
+
+class Trained:
+  """A step on four replicas or one, and its state."""
+
+  def __init__(self, make_schedule, num_replicas=4):
+    self.strategy = testing.strategy()
+    if num_replicas == 1:
+      self.strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    self.step = make_step(self.strategy, make_schedule)
+    self.state = StepState(self.step, self.strategy, Processes(self.strategy))
+    self._run = tf.function(
+      lambda x, y, phase: self.strategy.run(self.step, (x, y, phase)),
+      autograph=False,
+    )
+
+  def train(self, start, stop):
+    num = self.strategy.num_replicas_in_sync
+    num_shards = self.step.schedule.num_shards(num)
+    for t in range(start, stop):
+      batch = testing.images(BATCH, seed=t), testing.labels(BATCH, seed=t)
+      parts = [np.split(x, num_shards) for x in batch]
+      if num == 1:
+        x, y = (tf.constant(part[0]) for part in parts)
+      else:
+        ids = [self.step.schedule.shard(replica) for replica in range(num)]
+        x, y = (testing.distribute([p[i] for i in ids]) for p in parts)
+      self._run(x, y, t % 2)
+
+  def copies(self, variable):
+    return np.stack(strategies.copies(self.strategy, variable))
+
+  def values(self):
+    return {
+      f"{entry.name}/{replica}": copy.numpy()
+      for entry in self.state.entries
+      for replica, copy in zip(entry.replicas, entry.copies)
+    }
+
+
+class StateTest(tf.test.TestCase, parameterized.TestCase):
+  def save(self, trained, num_steps, name):
+    folder = tempfile.mkdtemp(prefix=name, dir=self.get_temp_dir())
+    kept = checkpoints.Checkpoints(folder)
+    return kept.save(num_steps, trained.state.prepare_save(num_steps))
+
+  @parameterized.named_parameters(*SCHEDULES)
+  def test_moments_are_averaged_over_those_who_train_the_player(
+    self, make_schedule, owners
+  ):
+    trained = Trained(make_schedule)
+    trained.train(0, 2)
+    slots = {
+      who: trained.step.players[who].optimizer.slots["m"][0] for who in "gd"
+    }
+    before = {who: trained.copies(slots[who]) for who in "gd"}
+    path = self.save(trained, 2, "run")
+    for who, slot in slots.items():
+      own = before[who][list(owners[who])]
+      self.assertGreater(np.ptp(own, 0).max(), 0)  # They did differ.
+      mean = np.mean(own, 0)
+      for copy in trained.copies(slot)[list(owners[who])]:
+        self.assertAllClose(copy, mean)
+      stored = tf.train.load_checkpoint(path).get_tensor(slot.name[:-2])
+      self.assertAllClose(stored, mean)
+
+  @parameterized.named_parameters(*SCHEDULES)
+  def test_training_on_equals_a_resumed_run_bit_for_bit(
+    self, make_schedule, owners
+  ):
+    del owners
+    for stop in (2, 3):  # At the end of a period, and within one.
+      trained, resumed = Trained(make_schedule), Trained(make_schedule)
+      trained.train(0, stop)
+      path = self.save(trained, stop, "run")
+      checkpoints.restore(path, resumed.state.entries)
+      for some in (trained, resumed):
+        some.train(stop, 6)
+      got = resumed.values()
+      for name, value in trained.values().items():
+        self.assertAllEqual(got[name], value, f"{name}, {stop}")
+
+  @parameterized.named_parameters(*SCHEDULES)
+  def test_a_checkpoint_does_not_grow_with_the_replicas(
+    self, make_schedule, owners
+  ):
+    del owners
+    sizes = []
+    for num_replicas in (1, 4):
+      trained = Trained(make_schedule, num_replicas)
+      trained.train(0, 2)
+      path = self.save(trained, 2, str(num_replicas))
+      data = f"{path}.data-00000-of-00001"
+      sizes.append(os.path.getsize(data))
+    self.assertLess(abs(sizes[1] / sizes[0] - 1.0), 0.02, sizes)
+
+  def test_saving_within_a_period_changes_nothing(self):
+    trained = Trained(schedule.Simultaneous)
+    trained.train(0, 3)
+    before = trained.values()
+    path = self.save(trained, 3, "run")
+    for name, value in trained.values().items():
+      self.assertAllEqual(before[name], value, name)
+    keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    self.assertIn("g/linear/weight/w/replica_3", keys)
+
+
+if __name__ == "__main__":
+  testing.main()
