@@ -18,6 +18,10 @@ _RENAMED = {
   "wide_products": "float32_products",
   "gin/policy/": "gin/optimizers/",
 }
+# Parameters that older runs did not have, and the values they trained with.
+_ADDED = {
+  "Asynchronous.cache_dtype": "'float32'",
+}
 # What may change when a run is resumed: how long to train, how often to log and
 # save, how far to read ahead, what to do about a broken file, and how something
 # is computed.
@@ -78,11 +82,20 @@ def differences(
   before, after = _bindings(old), _bindings(new)
   rows = []
   for name in sorted(before.keys() | after.keys()):
-    values = before.get(name, "(not set)"), after.get(name, "(not set)")
+    values = (
+      before.get(name, _value_before(name)),
+      after.get(name, "(not set)"),
+    )
     plain_name = name.split("/")[-1]
     if values[0] != values[1] and not plain_name.startswith(tuple(ignored)):
       rows.append((name, *values))
   return rows
+
+
+def _value_before(name: str) -> str:
+  """Returns the value that runs had before a parameter was added."""
+  found = (value for end, value in _ADDED.items() if name.endswith(f".{end}"))
+  return next(found, "(not set)")
 
 
 def check_resumable(old: Optional[str], new: str, model_dir: str) -> None:

@@ -99,6 +99,13 @@ class ConfigTest(tf.test.TestCase):
     gin.clear_config()
     super().tearDown()
 
+  def test_a_parameter_that_was_added_had_the_value_of_before(self):
+    old = "schedule.Asynchronous.cache_depth = 2\n"
+    for new, expected in (("'float32'", []), ("'uint8'", ["'float32'"])):
+      now = f"{old}schedule.Asynchronous.cache_dtype = {new}\n"
+      rows = config.differences(old, now)
+      self.assertEqual([before for _, before, _ in rows], expected)
+
   def test_differences_are_listed_with_both_values(self):
     old = "# Parameters\na.x = 1\na.y = \\\n    'long'\nb.z = [1,\n       2]\n"
     new = "import a\na.x = 2\na.y = 'long'\nb.z = [1, 2]\nc.w = None\n"

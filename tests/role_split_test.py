@@ -14,6 +14,7 @@ from paragan_tf.engine.player import Player
 from paragan_tf.engine.role_split import RoleSplit
 from paragan_tf.engine.step import Step
 from paragan_tf.game import (
+  cache,
   losses,
   noise,
   optimistic,
@@ -45,7 +46,8 @@ def make_step(
   **options,
 ):
   """Builds an asynchronous step of linear nets; exchanges may differ."""
-  made = schedule.Asynchronous(**options)
+  # Fakes as they are, to compare with a loop written by hand.
+  made = schedule.Asynchronous(**{"cache_dtype": "float32", **options})
   makes = make_exchange
   if not isinstance(makes, dict):
     makes = {"g": make_exchange, "d": make_exchange}
@@ -526,6 +528,34 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
       copies = np.stack(strategies.copies(runner.strategy, variable))
       self.assertAllEqual(copies, np.broadcast_to(copies[0], copies.shape))
       self.assertNotEqual(copies[0], 0.0)
+
+  @parameterized.parameters(("uint8", 1, 1 / 255), ("bfloat16", 2, 1 / 256))
+  def test_fakes_are_sent_and_kept_in_fewer_bytes(self, dtype, size, error):
+    full, small = (
+      Runner(make_step(testing.strategy(), cache_dtype=x))
+      for x in ("float32", dtype)
+    )
+    for runner in (full, small):
+      runner(0)
+    caches = [runner.step.placement.cache for runner in (full, small)]
+    copies = [strategies.copies(testing.strategy(), x.images) for x in caches]
+    pixels = [cache.decode(np.stack(x)[:, -1]) for x in copies]  # The filled.
+    self.assertLess(np.abs(pixels[0] - pixels[1]).max(), error + 1e-6)
+    self.assertGreater(np.abs(pixels[0] - pixels[1]).max(), 0.0)
+    self.assertEqual(caches[1].images.dtype.size, size)
+    num_pixels = testing.SPEC.resolution**2 * testing.SPEC.channels
+    sent = [x.step.placement.num_bytes(0) for x in (full, small)]
+    num_images = BATCH // 2
+    self.assertEqual(sent[0], num_images * (4 * num_pixels + 4))
+    self.assertEqual(sent[1], num_images * (size * num_pixels + 4))
+
+  def test_uint8_has_the_levels_of_real_images(self):
+    levels = tf.range(256) / 255 * 2 - 1
+    kept = cache.encode(tf.cast(levels, tf.float32), "uint8")
+    self.assertAllEqual(kept, tf.range(256))
+    self.assertAllClose(cache.decode(kept), levels, atol=1e-6)
+    beyond = cache.encode(tf.constant([-1.5, 1.5]), "uint8")
+    self.assertAllEqual(beyond, [0, 255])
 
   def test_damping_divides_the_rate_by_the_age(self):
     runner = Runner(

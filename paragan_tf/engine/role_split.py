@@ -71,12 +71,21 @@ class RoleSplit(Placement):
     self.bound = schedule.bound(max(periods.values()))
     self._num_sent = min(periods["g"], schedule.cache_depth)
     self.cache = Cache(
-      schedule.cache_depth, self._sizes.d, spec, schedule.cache_policy, seed
+      schedule.cache_depth,
+      self._sizes.d,
+      spec,
+      schedule.cache_policy,
+      seed,
+      schedule.cache_dtype,
     )
     self._outbox = None
     if self._num_sent > 1:
       self._outbox = Store(
-        self._num_sent, self._sizes.sent, spec, name="outbox"
+        self._num_sent,
+        self._sizes.sent,
+        spec,
+        schedule.cache_dtype,
+        name="outbox",
       )
     # The step at which this replica last got D's weights.
     self.seen = tf.Variable(
@@ -151,8 +160,10 @@ class RoleSplit(Placement):
     """Returns the bytes of fakes that a replica of G sends in a phase."""
     if self._both or not self._is_due("g", phase):
       return 0
-    pixels = self.cache.images.shape[2:].num_elements()
-    return self._num_sent * self._sizes.sent * 4 * (pixels + 1)
+    images = self.cache.images
+    pixels = images.shape[2:].num_elements()
+    size = pixels * images.dtype.size + self.cache.labels.dtype.size
+    return self._num_sent * self._sizes.sent * size
 
   def device(self, who: str) -> ContextManager:
     """Places a player on its core, where each replica has two."""
@@ -218,7 +229,8 @@ class RoleSplit(Placement):
     loss_fn = game.loss_at(count)
     move = turns.g_move(fakes, game.net("d"), batch, loss_fn, terms)
     images = tf.stop_gradient(fakes.images)
-    return move, make_batch(images, batch.labels, self._sizes.sent)
+    dtype = self._schedule.cache_dtype
+    return move, make_batch(images, batch.labels, self._sizes.sent, dtype)
 
   def _d_move(self, game: Game, batch: Batch, phase: int, count):
     shard = self._look_up(self._schedule.shard)
@@ -267,7 +279,8 @@ class RoleSplit(Placement):
 
   def _no_fakes(self) -> FakeBatches:
     shape = [1, self._sizes.sent, *self.cache.images.shape[2:]]
-    return FakeBatches(tf.zeros(shape), tf.zeros(shape[:2], tf.int32))
+    images = tf.zeros(shape, self.cache.images.dtype)
+    return FakeBatches(images, tf.zeros(shape[:2], tf.int32))
 
 
 class _Sizes(NamedTuple):

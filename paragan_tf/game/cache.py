@@ -7,12 +7,13 @@ is sent. At G's exchange they are sent to the replicas of D. Their `Cache` adds
 them, with the steps in which they were sampled, and drops as many of its oldest
 batches:
 
-    sent = outbox.push(make_batch(images, labels, size))     # each step of G
+    sent = outbox.push(make_batch(images, labels, ...))      # each step of G
     cache.fill(received, born)                               # G's exchange
     images, labels, born = cache.take(phase, step, replica)  # each step of D
 
 `born` is the step in which a batch was sampled, or -1 before one is received: D
-then samples fakes itself.
+then samples fakes itself. Fakes are sent and kept as uint8, like real images in
+files, unless another type is chosen.
 """
 
 from typing import NamedTuple, Optional, Sequence
@@ -23,13 +24,14 @@ from paragan_tf.game import noise
 from paragan_tf.types import ImageSpec
 
 POLICIES = ("oldest", "newest", "random")
+DTYPES = ("uint8", "bfloat16", "float32")
 
 
 class FakeBatches(NamedTuple):
   """Batches of fakes, the oldest first.
 
   Attributes:
-    images: `[n, b, h, w, c]`, in [-1, 1].
+    images: `[n, b, h, w, c]`, as `encode` returns them.
     labels: Class ids, `[n, b]`; zeros if unconditional.
   """
 
@@ -40,7 +42,9 @@ class FakeBatches(NamedTuple):
 class Store(tf.Module):
   """The newest `depth` batches, the oldest first."""
 
-  def __init__(self, depth: int, size: int, spec: ImageSpec, name: str):
+  def __init__(
+    self, depth: int, size: int, spec: ImageSpec, dtype: str, name: str
+  ):
     super().__init__(name=name)
     side = spec.resolution
     shape = [depth, size, side, side, spec.channels]
@@ -49,7 +53,7 @@ class Store(tf.Module):
       return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
 
     with self.name_scope:
-      self.images = variable(shape, tf.float32, "images")
+      self.images = variable(shape, tf.as_dtype(dtype), "images")
       self.labels = variable(shape[:2], tf.int32, "labels")
 
   def push(self, batches: FakeBatches) -> FakeBatches:
@@ -72,9 +76,15 @@ class Cache(Store):
   """
 
   def __init__(
-    self, depth: int, size: int, spec: ImageSpec, policy: str, seed: int
+    self,
+    depth: int,
+    size: int,
+    spec: ImageSpec,
+    policy: str,
+    seed: int,
+    dtype: str = "float32",
   ):
-    super().__init__(depth, size, spec, name="fakes")
+    super().__init__(depth, size, spec, dtype, name="fakes")
     self._policy = policy
     self._seed = seed
     with self.name_scope:
@@ -101,7 +111,8 @@ class Cache(Store):
       index = self._random_index(last + 1, step, replica)
     else:
       index = last if self._policy == "newest" else min(phase, last)
-    return self.images[index], self.labels[index], self.born[index]
+    images = decode(self.images[index])
+    return images, self.labels[index], self.born[index]
 
   def fill_level(self) -> tf.Tensor:
     """Returns the fraction of batches that were received, in [0, 1]."""
@@ -113,9 +124,23 @@ class Cache(Store):
 
 
 def make_batch(
-  images: tf.Tensor, labels: Optional[tf.Tensor], size: int
+  images: tf.Tensor, labels: Optional[tf.Tensor], size: int, dtype: str
 ) -> FakeBatches:
   """Returns the first `size` fakes of a step as one batch."""
   if labels is None:
     labels = tf.zeros([size], tf.int32)
-  return FakeBatches(images[None, :size], labels[None, :size])
+  return FakeBatches(encode(images[None, :size], dtype), labels[None, :size])
+
+
+def encode(images: tf.Tensor, dtype: str) -> tf.Tensor:
+  """Returns images in [-1, 1] as another type; uint8 has 256 levels."""
+  if dtype != "uint8":
+    return tf.cast(images, tf.as_dtype(dtype))
+  levels = (tf.clip_by_value(images, -1.0, 1.0) + 1.0) * 127.5
+  return tf.cast(tf.round(levels), tf.uint8)
+
+
+def decode(images: tf.Tensor) -> tf.Tensor:
+  """Returns encoded images as float32 in [-1, 1]."""
+  floats = tf.cast(images, tf.float32)
+  return floats / 127.5 - 1.0 if images.dtype == tf.uint8 else floats

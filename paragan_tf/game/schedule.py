@@ -15,7 +15,7 @@ from typing import Optional, Tuple
 
 import gin
 
-from paragan_tf.game.cache import POLICIES
+from paragan_tf.game.cache import DTYPES, POLICIES
 from paragan_tf.game.roles import Roles
 
 Turn = Tuple[str, ...]
@@ -133,6 +133,8 @@ class Asynchronous(Schedule):
       default as many as there are real images (`Experiment.batch_size`).
     cache_depth: Batches of fakes that D keeps.
     cache_policy: `oldest` (each once, in order), `newest` or `random`.
+    cache_dtype: Type in which fakes are sent and kept: `uint8`, 256 levels as
+      real images have, `bfloat16` or `float32`.
     staleness_bound: Maximum staleness in steps, of the D that G sees and of the
       fakes that D sees; must be at least, and is by default, what the exchange
       period and `cache_depth` cause.
@@ -153,6 +155,7 @@ class Asynchronous(Schedule):
     g_batch_size: Optional[int] = None,
     cache_depth: int = 2,
     cache_policy: str = "oldest",
+    cache_dtype: str = "uint8",
     staleness_bound: Optional[int] = None,
     damping: bool = False,
     on_cores: bool = False,
@@ -173,6 +176,11 @@ class Asynchronous(Schedule):
         f"`cache_policy` must be one of {', '.join(POLICIES)}, got "
         f"'{cache_policy}'."
       )
+    if cache_dtype not in DTYPES:
+      raise ValueError(
+        f"`cache_dtype` must be one of {', '.join(DTYPES)}, got "
+        f"'{cache_dtype}'."
+      )
     if on_cores and larger > 1:
       raise ValueError(
         "With `on_cores` every replica trains both players, so `g_per_group` "
@@ -184,6 +192,7 @@ class Asynchronous(Schedule):
     self.g_batch_size = g_batch_size
     self.cache_depth = cache_depth
     self.cache_policy = cache_policy
+    self.cache_dtype = cache_dtype
     self.staleness_bound = staleness_bound
     self.damping = damping
 
