@@ -75,8 +75,12 @@ class Trained:
         x, y = (testing.distribute([p[i] for i in ids]) for p in parts)
       self._run(x, y, t % 2)
 
-  def copies(self, variable):
-    return np.stack(strategies.copies(self.strategy, variable))
+  def entry(self, name):
+    return next(x for x in self.state.entries if x.name == name)
+
+  def copies(self, name):
+    """Returns the values of the replicas that use a variable."""
+    return np.stack([copy.numpy() for copy in self.entry(name).copies])
 
   def values(self):
     return {
@@ -98,18 +102,16 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
   ):
     trained = Trained(make_schedule)
     trained.train(0, 2)
-    slots = {
-      who: trained.step.players[who].optimizer.slots["m"][0] for who in "gd"
-    }
-    before = {who: trained.copies(slots[who]) for who in "gd"}
+    names = {who: f"{who}_optimizer/{who}/linear/weight/w/m" for who in "gd"}
+    before = {who: trained.copies(name) for who, name in names.items()}
     path = self.save(trained, 2, "run")
-    for who, slot in slots.items():
-      own = before[who][list(owners[who])]
-      self.assertGreater(np.ptp(own, 0).max(), 0)  # They did differ.
-      mean = np.mean(own, 0)
-      for copy in trained.copies(slot)[list(owners[who])]:
+    for who, name in names.items():
+      self.assertEqual(trained.entry(name).replicas, tuple(owners[who]))
+      self.assertGreater(np.ptp(before[who], 0).max(), 0)  # They did differ.
+      mean = np.mean(before[who], 0)
+      for copy in trained.copies(name):
         self.assertAllClose(copy, mean)
-      stored = tf.train.load_checkpoint(path).get_tensor(slot.name[:-2])
+      stored = tf.train.load_checkpoint(path).get_tensor(name)
       self.assertAllClose(stored, mean)
 
   @parameterized.named_parameters(*SCHEDULES)

@@ -11,7 +11,8 @@ averages, and one value is saved: the size of a checkpoint does not depend on
 the number of replicas. Within a period the values of all replicas are saved.
 """
 
-from typing import Dict, List, Optional, Sequence
+import itertools
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -20,6 +21,7 @@ from paragan_tf.engine import strategies
 from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step, run_if
+from paragan_tf.game.slots import SlotSpec
 from paragan_tf.sync.exchange import ErrorFeedback
 from paragan_tf.types import Entry, VectorSlice
 
@@ -63,7 +65,13 @@ class StepState:
     for who, player in self._averaged_players().items():
       trains, weight = roles[who]
       moments = player.optimizer.moment_slots
-      means = _mean(moments, weight)
+      # Elsewhere the moments of the other player may be in their memory.
+      values = run_if(
+        trains,
+        lambda m=moments: [tf.convert_to_tensor(x) for x in m],
+        lambda m=moments: [tf.zeros(x.shape, x.dtype) for x in m],
+      )
+      means = _mean(values, weight)
       run_if(trains, lambda m=moments, x=means: _assign(m, x), lambda: None)
       if who == "g":
         average = self._step.ema.twin.variables
@@ -74,17 +82,16 @@ class StepState:
     first = self._processes.index * self._processes.num_local_replicas
     own = _find_local(step, is_period_end)
     feedbacks = _feedbacks(step)
-    summed = {v.name for feedback in feedbacks for v in feedback.summed}
+    summed = {_key(v) for feedback in feedbacks for v in feedback.summed}
     residual_targets = {
-      name: VectorSlice(*target)
+      name.split(":")[0]: VectorSlice(*target)
       for feedback in feedbacks
       for name, target in feedback.residual_targets.items()
     }
     owners = _find_owners(step, num)
     entries = []
-    for variable in step.variables:
-      name, everywhere = variable.name, owners.get(variable.name, range(num))
-      copies = strategies.copies(self._strategy, variable)
+    for name, copies in self._list_variables():
+      everywhere = owners.get(name, range(num))
       kept = [
         (first + i, copy)
         for i, copy in enumerate(copies)
@@ -92,7 +99,7 @@ class StepState:
       ]
       entries.append(
         Entry(
-          name.split(":")[0],
+          name,
           tuple(copy for _, copy in kept),
           agrees=name not in own,
           replicas=tuple(replica for replica, _ in kept),
@@ -104,6 +111,21 @@ class StepState:
         )
       )
     return entries
+
+  def _list_variables(self) -> Iterator[Tuple[str, Sequence]]:
+    """Yields the name of each variable, and its copies on local replicas."""
+    shared = self._step.shared_moments
+    buffers = shared.variables if shared else ()
+    for variable in self._step.variables:
+      if not any(variable is buffer for buffer in buffers):
+        yield _key(variable), strategies.copies(self._strategy, variable)
+    for view in itertools.chain(*shared.views.values()) if shared else ():
+      copies = strategies.copies(self._strategy, view.buffer)
+      yield view.name, [view.in_buffer(copy) for copy in copies]
+
+
+def _key(variable: tf.Variable) -> str:
+  return variable.name.split(":")[0]
 
 
 def _mean(variables: Sequence[tf.Variable], weight) -> List[tf.Tensor]:
@@ -130,10 +152,11 @@ def _find_local(step: Step, is_period_end: bool) -> Dict[str, Optional[str]]:
     if name == "g":
       modules.append(step.ema.twin)
     rule = "mean" if exchange.mean_is_model else None
-    own.update((v.name, rule) for module in modules for v in module.variables)
+    own.update((spec.name, rule) for spec in _moments(player))
+    own.update((_key(v), rule) for module in modules for v in module.variables)
   for feedback in _feedbacks(step):
-    own.update((v.name, "sum") for v in feedback.summed)
-  own.update((v.name, None) for v in step.placement.variables)
+    own.update((_key(v), "sum") for v in feedback.summed)
+  own.update((_key(v), None) for v in step.placement.variables)
   return own
 
 
@@ -141,14 +164,19 @@ def _find_owners(step: Step, num_replicas: int) -> Dict[str, Sequence[int]]:
   """Returns which replicas use a variable, if not all of them do."""
   owners: Dict[str, Sequence[int]] = {}
   for who, player in step.players.items():
-    used = list(step.placement.variables_of(who))
+    used = [_key(v) for v in step.placement.variables_of(who)]
     if not player.exchange.replicas_agree:
       shared = [*player.base, *player.optimizer.slow_weights]
-      names = {variable.name for variable in shared}
-      used += [v for v in player.optimizer.variables if v.name not in names]
+      own = {_key(v) for v in player.optimizer.variables}
+      own |= {spec.name for spec in _moments(player)}
+      used += own - {_key(v) for v in shared}
     replicas = step.placement.owners(who, num_replicas)
-    owners.update((variable.name, replicas) for variable in used)
+    owners.update((name, replicas) for name in used)
   return owners
+
+
+def _moments(player: Player) -> List[SlotSpec]:
+  return player.optimizer.moment_specs(player.weights)
 
 
 def _feedbacks(step: Step) -> List[ErrorFeedback]:

@@ -116,9 +116,11 @@ class Placement(tf.Module):
 
   Attributes:
     log_names: Scalars that `play` logs.
+    is_split: Whether a replica trains one player and never both.
   """
 
   log_names: Tuple[str, ...] = ()
+  is_split = False
 
   def play(
     self, game: Game, batch: Batch, phase: int, count: tf.Tensor

@@ -66,6 +66,7 @@ class RoleSplit(Placement):
     self._roles = schedule.roles
     self._num = collectives.num_replicas()
     self._both = schedule.plays_both(self._num)
+    self.is_split = not self._both
     self._periods = periods
     self._sizes = _sizes(schedule, batch_size, self._num)
     self.bound = schedule.bound(max(periods.values()))

@@ -1,11 +1,12 @@
 """An optimizer that lets another one run ahead."""
 
-from typing import Callable, List, Sequence, Union
+from typing import Callable, List, Sequence, Tuple, Union
 
 import gin
 import tensorflow as tf
 
 from paragan_tf.game.optimizers import Optimizer, checked
+from paragan_tf.game.slots import MakeSlot, SlotSpec, make_variable
 
 
 def lookahead_update(theta, phi, alpha) -> tf.Tensor:
@@ -55,19 +56,32 @@ class Lookahead(Optimizer):
     )
 
   @property
+  def moments(self) -> Tuple[str, ...]:
+    """None: the inner optimizer has them."""
+    return ()
+
+  @property
   def moment_slots(self) -> List[tf.Variable]:
     """Those of the inner optimizer."""
     return self.inner.moment_slots
+
+  def moment_specs(self, weights: Sequence[tf.Variable]) -> List[SlotSpec]:
+    """Returns those of the inner optimizer."""
+    return self.inner.moment_specs(weights)
 
   @property
   def slow_weights(self) -> List[tf.Variable]:
     """The slow weights, and those of the inner optimizer if it has some."""
     return [*self.slots["phi"], *self.inner.slow_weights]
 
-  def init(self, weights: Sequence[tf.Variable]) -> None:
+  def init(
+    self,
+    weights: Sequence[tf.Variable],
+    make_moment: MakeSlot = make_variable,
+  ) -> None:
     """Makes the slow weights, and the inner optimizer's state."""
     super().init(weights)
-    self.inner.init(weights)
+    self.inner.init(weights, make_moment)
 
   def begin(self, weights: Sequence[tf.Variable]) -> None:
     """Lets the inner optimizer begin."""

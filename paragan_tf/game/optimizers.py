@@ -30,6 +30,8 @@ from typing import Callable, Dict, List, Sequence, Tuple, Union
 import gin
 import tensorflow as tf
 
+from paragan_tf.game.slots import MakeSlot, SlotSpec, make_variable
+
 # A rate, or a function from the count of updates done to the next one's rate.
 LearningRate = Union[float, Callable[[tf.Tensor], tf.Tensor]]
 Tensors = Tuple[tf.Tensor, ...]
@@ -70,8 +72,21 @@ class Optimizer(tf.Module):
     """Weights that the base weights are pulled to, exchanged as those are."""
     return []
 
-  def init(self, weights: Sequence[tf.Variable]) -> None:
-    """Makes the state that `weights` need; eager, under a strategy's scope."""
+  def moment_specs(self, weights: Sequence[tf.Variable]) -> List[SlotSpec]:
+    """Returns what `moment_slots` will be for `weights`."""
+    return [self._spec(name, w) for name in self.moments for w in weights]
+
+  def init(
+    self,
+    weights: Sequence[tf.Variable],
+    make_moment: MakeSlot = make_variable,
+  ) -> None:
+    """Makes the state that `weights` need; eager, under a strategy's scope.
+
+    Args:
+      weights: Of the player.
+      make_moment: Makes the slots of moments, if they are stored elsewhere.
+    """
     if self.t is not None:
       raise ValueError(
         f"`init` of `{self.name}` must be called once, got a second call; make "
@@ -81,10 +96,9 @@ class Optimizer(tf.Module):
     self.t = tf.Variable(
       tf.zeros([], tf.int64), trainable=False, name=f"{self.name}/t"
     )
-    self.slots = {
-      slot: [self._make_slot(slot, w) for w in weights]
-      for slot in self.slot_names
-    }
+    for slot in self.slot_names:
+      make = make_moment if slot in self.moments else make_variable
+      self.slots[slot] = [make(self._spec(slot, w)) for w in weights]
 
   def rate(self) -> tf.Tensor:
     """Returns the next update's rate, a float64 scalar; replica context."""
@@ -131,7 +145,8 @@ class Optimizer(tf.Module):
     t = tf.cast(t, tf.float64)
     for i, (g, w) in enumerate(zip(grads, weights)):
       slots = [self.slots[name][i] for name in self.moments]
-      u, *values = self._update(tf.convert_to_tensor(g), w, slots, t, alpha)
+      before = [tf.convert_to_tensor(slot) for slot in slots]
+      u, *values = self._update(tf.convert_to_tensor(g), w, before, t, alpha)
       updates.append(u)
       for slot, value in zip(slots, values):
         slot.assign(value)
@@ -163,9 +178,9 @@ class Optimizer(tf.Module):
     """Returns what to subtract from `w`, then the new value of each slot."""
     raise NotImplementedError
 
-  def _make_slot(self, slot: str, w: tf.Variable) -> tf.Variable:
+  def _spec(self, slot: str, w: tf.Variable) -> SlotSpec:
     name = f"{self.name}/{w.name.split(':')[0]}/{slot}"
-    return tf.Variable(tf.zeros(w.shape, w.dtype), trainable=False, name=name)
+    return SlotSpec(name, w.shape, w.dtype)
 
   def _check(self, grads, weights) -> None:
     if self.t is None:
