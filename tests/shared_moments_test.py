@@ -89,6 +89,8 @@ class SharedMomentsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(w.read_value(), value)
     self.assertAllEqual(tf.convert_to_tensor(w) + 1.0, value + 1.0)
     self.assertAllEqual(small.read_value(), [0.0, 1.0])
+    shared.make_moment(specs["d"][1]).assign(7.0)
+    self.assertAllEqual(w.read_value(), value)
     with self.assertRaises((TypeError, ValueError)):
       tf.convert_to_tensor(w, tf.int32)
 
