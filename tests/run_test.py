@@ -535,8 +535,10 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     for binding, words in cases:
       with self.assertRaisesRegex(ValueError, words):
         run(testing.strategy(), self.folder, 4, binding)
-    with self.assertRaisesRegex(ValueError, "multiple of the cycle of 2"):
-      run(testing.strategy(), self.folder, 5, *EVERY_OTHER_STEP)
+    odd = [*EVERY_OTHER_STEP, "run.Run.save_every = 3"]
+    words = "`Run.save_every` must be a multiple of 2.* got 3: take 4"
+    with self.assertRaisesRegex(ValueError, words):
+      run(testing.strategy(), self.folder, 4, *odd)
     by_label = ["InputFn.by_label = True", "InputFn.only_labels = [0, 1, 2]"]
     with self.assertRaisesRegex(ValueError, "`by_label` .* has 3 for 4: take"):
       run(testing.strategy(), self.folder, 4, *LINEAR, *by_label)
