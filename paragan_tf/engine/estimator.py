@@ -84,7 +84,10 @@ def make_model_fn(make_step: MakeStep, model_dir: str):
 
   def model_fn(features, labels, mode, params):
     del params
-    step = make_step(tf.compat.v1.train.get_or_create_global_step())
+    # On a TPU this runs inside a loop on all cores: variables that are created
+    # there would need a value of the loop before it starts.
+    with tf.init_scope():
+      step = make_step(tf.compat.v1.train.get_or_create_global_step())
     if mode == _ModeKeys.TRAIN:
       return _train_spec(step, features, labels, model_dir)
     if mode == _ModeKeys.EVAL:

@@ -1,0 +1,98 @@
+"""TPUEstimator's own graph for a TPU, built on made-up hosts and cores."""
+
+import os
+
+import gin
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine import estimator
+from tests import estimator_test
+from tools.tpu import estimator_graph
+
+TRAIN = tf.estimator.ModeKeys.TRAIN
+EVAL = tf.estimator.ModeKeys.EVAL
+PREDICT = tf.estimator.ModeKeys.PREDICT
+# In every fourth step: two of four phases differ.
+RARE = (
+  "from paragan_tf.game import penalties",
+  "d/experiment.player.penalties = [@penalties.R1()]",
+  "penalties.R1.period = 4",
+)
+ON_CORES = (
+  "experiment.Experiment.schedule = @schedule.Asynchronous",
+  "schedule.Asynchronous.on_cores = True",
+)
+
+
+def predict_input_fn(params):
+  """Returns labels to predict images of."""
+  labels = {"labels": tf.zeros([64], tf.int32)}
+  return tf.data.Dataset.from_tensor_slices(labels).batch(
+    params["batch_size"], drop_remainder=True
+  )
+
+
+class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def build(self, mode, *more, num_hosts=1):
+    """Returns the experiment and the graph; each core has two images."""
+    size = 2 * 8 * num_hosts
+    experiment = estimator_test.build(
+      f"experiment.Experiment.batch_size = {size}", *more
+    )
+    folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+    feed = estimator.make_input_fn(experiment.input_fn, 0)
+    if mode == TRAIN:
+      feed = estimator.measure_wait(feed)
+    if mode == PREDICT:
+      feed = predict_input_fn
+    with estimator_graph.made_up_tpu(num_hosts) as tpu:
+      made = experiment.estimator(folder, tpu)
+      return experiment, estimator_graph.build(made, feed, mode)
+
+  @parameterized.named_parameters(
+    ("train", TRAIN),
+    ("evaluate", EVAL),
+    ("predict", PREDICT),
+    ("rare_penalty", TRAIN, *RARE),
+    ("g_and_d_on_two_cores", TRAIN, *ON_CORES),
+  )
+  def test_variables_are_created_outside_of_the_cores_program(
+    self, mode, *more
+  ):
+    experiment, built = self.build(mode, *more)
+    self.assertEmpty(estimator_graph.find_initialized_inside(built.graph))
+    names = {v.name for v in experiment.step.variables}
+    with built.graph.as_default():
+      self.assertEqual({v.name for v in tf.compat.v1.global_variables()}, names)
+
+  @parameterized.named_parameters(("one_phase", 1), ("two_phases", 2, *RARE))
+  def test_cores_count_the_steps(self, num_phases, *more):
+    _, built = self.build(TRAIN, *more)
+    counted = [
+      node
+      for node in estimator_graph.list_inside(built.graph)
+      if node.op == "AssignAddVariableOp"
+      and node.attr["dtype"].type == tf.int64.as_datatype_enum
+    ]
+    self.assertLen(counted, num_phases)
+
+  def test_a_variable_that_needs_the_cores_program_is_found(self):
+    with tf.Graph().as_default() as graph:
+      inside = tf.compat.v1.AttrValue(s=b"cluster")
+      with graph._attr_scope({"_tpu_replicate": inside}):
+        value = tf.constant(1.0)
+      tf.compat.v1.get_variable(
+        "bad", initializer=2.0 * value, use_resource=True
+      )
+      tf.compat.v1.get_variable("good", initializer=2.0, use_resource=True)
+    found = estimator_graph.find_initialized_inside(graph)
+    self.assertEqual(found, ["bad"])
+
+
+if __name__ == "__main__":
+  tf.test.main()
