@@ -1,12 +1,13 @@
 """TPUEstimator's own graph for a TPU, built on made-up hosts and cores."""
 
+import collections
 import os
 
 import gin
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.engine import estimator
+from paragan_tf.engine import estimator, estimator_loop
 from tests import estimator_test
 from tools.tpu import estimator_graph
 
@@ -19,6 +20,14 @@ RARE = (
   "d/experiment.player.penalties = [@penalties.R1()]",
   "penalties.R1.period = 4",
 )
+OTHER_COLLECTIVES = {
+  "AllToAll",
+  "CollectivePermute",
+  "CollectiveGatherV2",
+  "CollectiveReduceV2",
+  "XlaAllReduce",
+  "XlaReduceScatter",
+}
 ON_CORES = (
   "experiment.Experiment.schedule = @schedule.Asynchronous",
   "schedule.Asynchronous.on_cores = True",
@@ -70,6 +79,26 @@ class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
     with built.graph.as_default():
       self.assertEqual({v.name for v in tf.compat.v1.global_variables()}, names)
 
+  def count(self, built):
+    """Returns how many operations of each type the cores run."""
+    nodes = estimator_graph.list_inside(built.graph)
+    return collections.Counter(node.op for node in nodes)
+
+  @parameterized.named_parameters(("one_phase", 1), ("two_phases", 2, *RARE))
+  def test_cores_sum_gradients_state_and_logs_and_send_nothing_else(
+    self, num_phases, *more
+  ):
+    experiment, built = self.build(TRAIN, *more)
+    counts = self.count(built)
+    nets = [player.net for player in experiment.step.players.values()]
+    num = sum(len(net.variables) for net in nets)
+    # The logs are summed once, after whatever the phase does.
+    self.assertEqual(counts["CrossReplicaSum"], num_phases * num + 1)
+    self.assertEqual(counts["Case"], num_phases - 1)
+    self.assertNoCommonElements(counts, OTHER_COLLECTIVES)
+    everywhere = [op.type for op in built.graph.get_operations()]
+    self.assertNotIn("CrossReplicaSum", everywhere)  # Only in their functions.
+
   @parameterized.named_parameters(("one_phase", 1), ("two_phases", 2, *RARE))
   def test_cores_count_the_steps(self, num_phases, *more):
     _, built = self.build(TRAIN, *more)
@@ -80,6 +109,22 @@ class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
       and node.attr["dtype"].type == tf.int64.as_datatype_enum
     ]
     self.assertLen(counted, num_phases)
+
+  def test_a_step_sends_the_host_the_loss_only(self):
+    _, built = self.build(TRAIN)
+    sent = [
+      list(node.attr["dtypes"].list.type)
+      for node in estimator_graph.list_inside(built.graph)
+      if node.op == "OutfeedEnqueueTuple"
+    ]
+    self.assertEqual(sent, [[tf.float32.as_datatype_enum]])
+
+  def test_the_loop_finds_its_variables(self):
+    _, built = self.build(TRAIN)
+    with built.graph.as_default():
+      names = {v.op.name for v in tf.compat.v1.local_variables()}
+    expected = {estimator.LOG_SUMS, estimator_loop._ITERATIONS}
+    self.assertContainsSubset(expected, names)
 
   def test_a_variable_that_needs_the_cores_program_is_found(self):
     with tf.Graph().as_default() as graph:
