@@ -2,11 +2,13 @@
 
 import collections
 import os
+from unittest import mock
 
 import gin
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf.data import input_fn
 from paragan_tf.engine import estimator, estimator_loop
 from tests import estimator_test
 from tools.tpu import estimator_graph
@@ -118,6 +120,27 @@ class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
       if node.op == "OutfeedEnqueueTuple"
     ]
     self.assertEqual(sent, [[tf.float32.as_datatype_enum]])
+
+  def test_each_host_feeds_its_cores_without_python(self):
+    asked = []
+    call = input_fn.InputFn.__call__
+
+    def noted(self, params):
+      asked.append(dict(params))
+      return call(self, params)
+
+    with mock.patch.object(input_fn.InputFn, "__call__", noted):
+      _, built = self.build(TRAIN, num_hosts=2)
+    expected = [
+      dict(batch_size=2, start_step=0, num_shards=16, shards=s, python=False)
+      for s in (range(8), range(8, 16))
+    ]
+    self.assertEqual(asked, expected)
+    made = built.graph.as_graph_def()
+    nodes = [made.node, *(f.node_def for f in made.library.function)]
+    types = {node.op for part in nodes for node in part}
+    self.assertIn("InfeedEnqueueTuple", types)
+    self.assertNoCommonElements(types, {"PyFunc", "EagerPyFunc"})
 
   def test_the_loop_finds_its_variables(self):
     _, built = self.build(TRAIN)

@@ -284,6 +284,7 @@ class InputFnTest(tf.test.TestCase):
           start_step=7,
           num_shards=12,
           shards=range(4, 8),
+          python=False,
         ),
         dict(batch_size=24, start_step=7),
       ],

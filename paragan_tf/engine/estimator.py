@@ -115,6 +115,7 @@ def make_input_fn(
       shards = dict(
         num_shards=context.num_replicas,
         shards=range(call * local, (call + 1) * local),
+        python=False,  # A host of a TPU runs TensorFlow's operations only.
       )
     data = input_fn(
       dict(batch_size=params["batch_size"], start_step=start_step, **shards)
