@@ -2,6 +2,7 @@
 
 import collections
 import os
+import signal
 from unittest import mock
 
 import gin
@@ -141,6 +142,24 @@ class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
     types = {node.op for part in nodes for node in part}
     self.assertIn("InfeedEnqueueTuple", types)
     self.assertNoCommonElements(types, {"PyFunc", "EagerPyFunc"})
+
+  def test_ctrl_c_is_handled_by_the_program_during_calls(self):
+    def handle(number, frame):
+      raise AssertionError("Nobody pressed it.")
+
+    before = signal.signal(signal.SIGINT, handle)
+    self.addCleanup(signal.signal, signal.SIGINT, before)
+    _, built = self.build(TRAIN)
+    names = [type(hook).__name__ for hook in built.spec.training_hooks]
+    first = names.index("InstallSignalHandlerHook")
+    kill, keep = built.spec.training_hooks[first : first + 2]
+    for handler in (handle, signal.SIG_DFL):  # As it is after a first Ctrl-C.
+      signal.signal(signal.SIGINT, handler)
+      keep.after_run(None, None)
+      kill.before_run(None)
+      self.assertEqual(signal.getsignal(signal.SIGINT), signal.SIG_DFL)
+      keep.before_run(None)
+      self.assertEqual(signal.getsignal(signal.SIGINT), handler)
 
   def test_the_loop_finds_its_variables(self):
     _, built = self.build(TRAIN)

@@ -10,6 +10,7 @@ The keys of a checkpoint are the variables' names here too, so a run can resume
 with another engine.
 """
 
+import signal
 from typing import Any, Callable, Dict, Mapping, Optional
 
 import gin
@@ -88,13 +89,13 @@ def make_model_fn(make_step: MakeStep):
   """
 
   def model_fn(features, labels, mode, params):
-    del params
+    on_tpu = "context" in params
     # On a TPU this runs inside a loop on all cores: variables that are created
     # there would need a value of the loop before it starts.
     with tf.init_scope():
       step = make_step(tf.compat.v1.train.get_or_create_global_step())
     if mode == _ModeKeys.TRAIN:
-      return _train_spec(step, features, labels)
+      return _train_spec(step, features, labels, on_tpu)
     if mode == _ModeKeys.EVAL:
       return _eval_spec(step, features, labels)
     return _predict_spec(step, features)
@@ -158,7 +159,7 @@ def measure_wait(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
   return measured_input_fn
 
 
-def _train_spec(step: Step, features, labels):
+def _train_spec(step: Step, features, labels, on_tpu: bool):
   images, wait = features, tf.zeros([1])
   if isinstance(features, Mapping):
     images, wait = features["images"], features["wait"]
@@ -179,6 +180,7 @@ def _train_spec(step: Step, features, labels):
     mode=_ModeKeys.TRAIN,
     loss=logs[step.log_names.index("d/loss")],
     train_op=tf.group(logs),
+    training_hooks=[_SignalHook()] if on_tpu else [],
   )
 
 
@@ -213,6 +215,26 @@ def _make_log_sums(size: int) -> tf.Variable:
       use_resource=True,
       collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
     )
+
+
+class _SignalHook(tf.compat.v1.train.SessionRunHook):
+  """Keeps the program's handler of Ctrl-C.
+
+  On a TPU, TPUEstimator has a hook that lets Ctrl-C kill the process during
+  each call: nothing would be saved. The hooks of a spec come after that one.
+  """
+
+  def __init__(self):
+    self._handler = signal.getsignal(signal.SIGINT)
+
+  def before_run(self, run_context):
+    """Sets the handler that there was after the last call."""
+    if self._handler is not None:  # It is not Python's.
+      signal.signal(signal.SIGINT, self._handler)
+
+  def after_run(self, run_context, run_values):
+    """Notes the handler: the program may have changed it."""
+    self._handler = signal.getsignal(signal.SIGINT)
 
 
 def _eval_spec(step: Step, images, labels):
