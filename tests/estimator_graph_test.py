@@ -8,6 +8,7 @@ from unittest import mock
 import gin
 import tensorflow as tf
 from absl.testing import parameterized
+from tensorflow.python.training import training
 
 from paragan_tf.data import input_fn
 from paragan_tf.engine import estimator, estimator_loop
@@ -160,6 +161,26 @@ class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(signal.getsignal(signal.SIGINT), signal.SIG_DFL)
       keep.before_run(None)
       self.assertEqual(signal.getsignal(signal.SIGINT), handler)
+
+  def test_hooks_are_called_in_the_order_that_they_rely_on(self):
+    # All of `estimator.train` runs, but for the session.
+    experiment = estimator_test.build("experiment.Experiment.batch_size = 16")
+    with (
+      estimator_graph.made_up_tpu() as tpu,
+      mock.patch.object(
+        training, "MonitoredTrainingSession", side_effect=InterruptedError
+      ) as session,
+    ):
+      made = experiment.estimator(self.get_temp_dir(), tpu, saves=False)
+      with self.assertRaises(InterruptedError):
+        experiment.estimator_loop(made, [], [4]).train(0, 12, [4], [])
+    given = session.call_args.kwargs
+    hooks = [type(hook).__name__ for hook in given["hooks"]]
+    # Its variable of steps is written, then read; so is the handler.
+    expected = ["_StopHook", "TPUInfeedOutfeedSessionHook"]
+    expected += ["InstallSignalHandlerHook", "_SignalHook"]
+    self.assertEqual([name for name in hooks if name in expected], expected)
+    self.assertEmpty(given["chief_only_hooks"])  # None that saves.
 
   def test_the_loop_finds_its_variables(self):
     _, built = self.build(TRAIN)
