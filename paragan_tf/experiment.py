@@ -9,12 +9,8 @@ from paragan_tf import checks, collectives, hardware
 from paragan_tf.data import preflight
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import loop, strategies
-from paragan_tf.engine.estimator import (
-  EstimatorLoop,
-  make_estimator,
-  make_input_fn,
-  measure_wait,
-)
+from paragan_tf.engine.estimator import make_estimator
+from paragan_tf.engine.estimator_loop import EstimatorLoop
 from paragan_tf.engine.placement import CoLocated, Placement
 from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
@@ -32,7 +28,7 @@ from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
 from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.outputs import features
 from paragan_tf.sync.exchange import AllReduce, Exchange
-from paragan_tf.types import ImageSpec, Net
+from paragan_tf.types import Entry, ImageSpec, Net
 
 # Makes a net from the spec of the images, a seed and a name.
 MakeNet = Callable[..., Net]
@@ -241,8 +237,11 @@ class Experiment:
       start_step,
     )
 
-  def estimator(self, model_dir: str, tpu=None):
-    """Returns a `TPUEstimator` of the run, on `tpu` if there is one."""
+  def estimator(self, model_dir: str, tpu=None, saves: bool = True):
+    """Returns a `TPUEstimator` of the run, on `tpu` if there is one.
+
+    It `saves` at the end of `train`; not where a `Run` drives it, which saves.
+    """
     if tpu is not None:
       exchanges = {n: side.exchange for n, side in self.step.players.items()}
       checks.check_one_value(self._schedule, exchanges)
@@ -252,18 +251,20 @@ class Experiment:
       self.images_per_step,
       tpu,
       cores_per_replica=2 if self._schedule.on_cores else None,
+      saves=saves,
     )
 
   def estimator_loop(
-    self, estimator, start_step: int, log: loop.Action
+    self, estimator, entries: Sequence[Entry], fetch_every: Sequence[int]
   ) -> EstimatorLoop:
-    """Returns the estimator's inner loop; its data starts at `start_step`."""
+    """Returns the loop of an estimator, whose values `entries` get."""
     return EstimatorLoop(
       estimator,
-      measure_wait(make_input_fn(self.input_fn, start_step)),
+      self.input_fn,
       self.images_per_step,
-      log,
       self.step.log_names,
+      entries,
+      fetch_every,
     )
 
   def plain_g(self) -> Net:

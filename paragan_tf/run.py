@@ -1,5 +1,6 @@
 """One run: trains an experiment in its folder, saves, resumes, reports."""
 
+import functools
 import math
 from typing import Callable, List, Mapping, Optional, Sequence
 
@@ -28,8 +29,8 @@ class Run:
       run.open()                         # makes the folder
       run()                              # trains to the end, then reports
 
-  Of several processes only the chief writes. With an `estimator`, that trains,
-  and its checkpoints are read.
+  Of several processes only the chief writes. With an `estimator`, that trains;
+  it is made with `saves=False`.
   """
 
   def __init__(
@@ -142,21 +143,16 @@ class Run:
         "`Run.restore` must be called before `Run.train`: a checkpoint in "
         f"'{self.folder.path}' would be overwritten."
       )
-    if self._inner is None:
-      self._inner = self._make_inner()
-    stops = [self._sample_every, self._save_every]
+    stops = [self._log_every, self._sample_every, self._save_every]
     actions = [
+      self._log,
       loop.every(self._sample_every, self._consolidate_and_sample),
       loop.every(self._save_every, lambda step, logs: self.save()),
     ]
-    if self._estimator is None:  # An estimator logs by itself.
-      stops.append(self._log_every)
-      actions.insert(0, self._log)
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
     try:
-      loop.train(
-        self._inner,
+      self._make_loop()(
         self.done,
         until,
         stops,
@@ -201,21 +197,18 @@ class Run:
     if self._processes.is_chief:
       print(text, flush=True)
 
-  def _make_inner(self) -> Callable[[int], loop.Logs]:
-    if self._estimator is None:
-      return self.experiment.inner_loop(self.done)
-    return self._estimator_loop()
-
-  def _estimator_loop(self) -> Callable[[int], loop.Logs]:
-    log = loop.every(self._log_every, self._log)
-
-    def inner(num_steps: int) -> loop.Logs:
-      made = self.experiment.estimator_loop(self._estimator, self.done, log)
-      logs = made(num_steps)
-      self.restore()
-      return logs
-
-    return inner
+  def _make_loop(self) -> Callable[..., int]:
+    """Returns `loop.train` with its inner loop, or what an estimator has."""
+    if self._estimator is not None:
+      if self.done:
+        self.save()  # The estimator starts at the newest checkpoint.
+      intervals = self._sample_every, self._save_every
+      return self.experiment.estimator_loop(
+        self._estimator, self._state.entries, intervals
+      ).train
+    if self._inner is None:
+      self._inner = self.experiment.inner_loop(self.done)
+    return functools.partial(loop.train, self._inner)
 
   def restore(self) -> None:
     """Reads the newest checkpoint, if there is one; all processes together."""
@@ -347,7 +340,7 @@ def prepare(
     experiment = Experiment(choice.strategy)
     estimator = None
     if by_estimator:
-      estimator = experiment.estimator(model_dir, choice.tpu)
+      estimator = experiment.estimator(model_dir, choice.tpu, saves=False)
     run = Run(experiment, model_dir, estimator)
     run.restore()
     return run

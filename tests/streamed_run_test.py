@@ -57,7 +57,9 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     config.load(["gin/runs/fashion.gin"], bindings)
     built = experiment.Experiment(strategy or run_test.ONE("/cpu:0"))
     folder = f"{self.root}/{folder}"
-    other = built.estimator(folder) if engine == "tpu_estimator" else None
+    other = None
+    if engine == "tpu_estimator":
+      other = built.estimator(folder, saves=False)
     made = Run(built, folder, other)
     made.restore()
     return made
@@ -100,9 +102,15 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       with self.subTest(words):
         self.check_spoiled(words.replace(" ", "_"), spoil, words, whole)
 
-  def check_spoiled(self, folder, spoil, words, whole):
+  def test_with_an_estimator_nothing_is_lost_either(self):
+    whole, _ = self.train("whole", 24, engine="tpu_estimator")
+    self.check_spoiled(
+      "parts", os.remove, "cannot be read", whole, "tpu_estimator"
+    )
+
+  def check_spoiled(self, folder, spoil, words, whole, engine="strategy"):
     """Ends the run with the file's name; with the file back, it resumes."""
-    made = self.make(folder, 24)
+    made = self.make(folder, 24, engine=engine)
     made.open()
     made.train(4)
     shutil.copytree(f"{self.images}/2", f"{self.root}/2")
@@ -119,7 +127,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     )
     shutil.rmtree(f"{self.images}/2")
     shutil.move(f"{self.root}/2", f"{self.images}/2")
-    again, _ = self.train(folder, 24)
+    again, _ = self.train(folder, 24, engine=engine)
     for name, value in whole.items():
       self.assertAllEqual(again[name], value, name)
 

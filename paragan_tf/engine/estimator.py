@@ -2,7 +2,7 @@
 
 Pseudo-code:
 
-    model_fn(TRAIN)    step = make_step(global_step); train_op = step(batch)
+    model_fn(TRAIN)    step = make_step(global_step); log_sums += step(batch)
     model_fn(EVAL)     losses and scores of the average of G against D
     model_fn(PREDICT)  images of the average of G
 
@@ -10,20 +10,21 @@ The keys of a checkpoint are the variables' names here too, so a run can resume
 with another engine.
 """
 
-import os
-import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+import signal
+from typing import Any, Callable, Dict, Mapping, Optional
 
 import gin
 import tensorflow as tf
 
-from paragan_tf.engine.loop import Action, Logs
+from paragan_tf import collectives
 from paragan_tf.engine.step import Step
 from paragan_tf.types import Mode, Scores
 
 _tpu = tf.compat.v1.estimator.tpu
 _ModeKeys = tf.estimator.ModeKeys
-_HOST_LOGS, _HOST_WAIT = "host_logs", "host_wait"
+# A local variable: the sums of the logs, in order of their names, and of the
+# seconds of waiting for input, since it was last initialized.
+LOG_SUMS = "log_sums"
 _NEVER = 1 << 40
 
 # Maps the global step to a step with new variables.
@@ -37,6 +38,7 @@ def make_estimator(
   batch_size: int,
   tpu: Optional[tf.distribute.cluster_resolver.ClusterResolver] = None,
   cores_per_replica: Optional[int] = None,
+  saves: bool = True,
   iterations_per_loop: int = 100,
   keep_checkpoints: int = 3,
 ) -> tf.compat.v1.estimator.tpu.TPUEstimator:
@@ -48,13 +50,17 @@ def make_estimator(
     batch_size: Images per step, over all replicas.
     tpu: The TPU to train on; the CPU if `None`.
     cores_per_replica: TPU cores of one replica, one by default.
-    iterations_per_loop: Steps that a TPU runs in one call from the host.
-    keep_checkpoints: Number of checkpoints to keep.
+    saves: Whether it saves a checkpoint at the end of each `train`; not where
+      an `EstimatorLoop` drives it, whose actions save.
+    iterations_per_loop: Steps that a TPU runs in one call from the host, at
+      most.
+    keep_checkpoints: Number of checkpoints to keep, if it saves.
   """
   config = _tpu.RunConfig(
     cluster=tpu,
     model_dir=model_dir,
-    save_checkpoints_steps=_NEVER,  # Only at the end of each `train`.
+    save_checkpoints_steps=_NEVER if saves else None,
+    save_checkpoints_secs=None,
     save_summary_steps=None,
     log_step_count_steps=None,
     keep_checkpoint_max=keep_checkpoints,
@@ -65,7 +71,7 @@ def make_estimator(
     ),
   )
   return _tpu.TPUEstimator(
-    make_model_fn(make_step, model_dir),
+    make_model_fn(make_step),
     config=config,
     use_tpu=tpu is not None,
     train_batch_size=batch_size,
@@ -75,7 +81,7 @@ def make_estimator(
   )
 
 
-def make_model_fn(make_step: MakeStep, model_dir: str):
+def make_model_fn(make_step: MakeStep):
   """Returns `model_fn(features, labels, mode, params)` for a TPUEstimator.
 
   Features are images in TRAIN and EVAL, or in TRAIN a dict with `images` and
@@ -83,10 +89,13 @@ def make_model_fn(make_step: MakeStep, model_dir: str):
   """
 
   def model_fn(features, labels, mode, params):
-    del params
-    step = make_step(tf.compat.v1.train.get_or_create_global_step())
+    on_tpu = "context" in params
+    # On a TPU this runs inside a loop on all cores: variables that are created
+    # there would need a value of the loop before it starts.
+    with tf.init_scope():
+      step = make_step(tf.compat.v1.train.get_or_create_global_step())
     if mode == _ModeKeys.TRAIN:
-      return _train_spec(step, features, labels, model_dir)
+      return _train_spec(step, features, labels, on_tpu)
     if mode == _ModeKeys.EVAL:
       return _eval_spec(step, features, labels)
     return _predict_spec(step, features)
@@ -107,6 +116,7 @@ def make_input_fn(
       shards = dict(
         num_shards=context.num_replicas,
         shards=range(call * local, (call + 1) * local),
+        python=False,  # A host of a TPU runs TensorFlow's operations only.
       )
     data = input_fn(
       dict(batch_size=params["batch_size"], start_step=start_step, **shards)
@@ -149,135 +159,82 @@ def measure_wait(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
   return measured_input_fn
 
 
-class EstimatorLoop:
-  """An inner loop that an estimator runs; it saves a checkpoint at its end.
-
-  Args:
-    estimator: Trains.
-    input_fn: `input_fn(params)`, which starts at the estimator's step.
-    images_per_step: Over all replicas.
-    log: Called with the logs of single steps during the loop.
-    log_names: Names of these logs.
-  """
-
-  def __init__(
-    self,
-    estimator: tf.compat.v1.estimator.tpu.TPUEstimator,
-    input_fn: Callable,
-    images_per_step: int,
-    log: Action,
-    log_names: Sequence[str],
-  ):
-    self._estimator = estimator
-    self._input_fn = input_fn
-    self._hook = _LogHook(images_per_step, log, log_names)
-
-  def __call__(self, num_steps: int) -> Logs:
-    """Trains for `num_steps`; returns no logs, as `log` gets them."""
-    self._estimator.train(self._input_fn, steps=num_steps, hooks=[self._hook])
-    return {}
-
-
-class _LogHook(tf.compat.v1.train.SessionRunHook):
-  """Passes the logs that the host call stored to `log`, after each call."""
-
-  def __init__(self, images_per_step: int, log: Action, names: Sequence[str]):
-    self._images_per_step = images_per_step
-    self._log = log
-    self._names = names
-
-  def begin(self):
-    """Finds the variables in the graph."""
-    self._step = tf.compat.v1.train.get_global_step()
-    found = {v.op.name: v for v in tf.compat.v1.local_variables()}
-    self._values = [self._step, found[_HOST_LOGS], found[_HOST_WAIT]]
-
-  def after_create_session(self, session, coord):
-    """Notes the step and the time at the start."""
-    del coord
-    step, _, waited = session.run(self._values)
-    self._last = (int(step), float(waited), time.perf_counter())
-
-  def after_run(self, run_context, run_values):
-    """Logs the last step, with speed and input wait since the last call."""
-    del run_values
-    step, logs, waited = run_context.session.run(self._values)
-    (last_step, last_waited, last), now = self._last, time.perf_counter()
-    self._last = (int(step), float(waited), now)
-    values = dict(zip(self._names, (float(value) for value in logs)))
-    values["images_per_second"] = (
-      (step - last_step) * self._images_per_step / (now - last)
-    )
-    # Batches of a TPU may have been requested before the interval began.
-    values["input_wait"] = min((waited - last_waited) / (now - last), 1.0)
-    self._log(int(step), values)
-
-
-def _train_spec(step: Step, features, labels, model_dir: str):
+def _train_spec(step: Step, features, labels, on_tpu: bool):
   images, wait = features, tf.zeros([1])
   if isinstance(features, Mapping):
     images, wait = features["images"], features["wait"]
+  sums = _make_log_sums(len(step.log_names) + 1)
 
   # Inside a `tf.function` the updates keep their order; in a plain graph G
   # might read D before its update.
   @tf.function(autograph=False)
   def train():
-    def at(phase: int) -> tf.Tensor:
-      logs = step(images, labels, phase)
-      return tf.stack([tf.cast(logs[n], tf.float32) for n in step.log_names])
-
-    if step.cycle == 1:
-      return at(0)
-    # All replicas are at the same step, so all take the same branch.
-    phase = tf.cast(step.count % step.cycle, tf.int32)
-    firsts = [step.first_like(i) for i in range(step.cycle)]
-    phases = sorted(set(firsts))
-    branches = {i: lambda phase=p: at(phase) for i, p in enumerate(phases)}
-    branch = tf.gather([phases.index(first) for first in firsts], phase)
-    return tf.switch_case(branch, branches)
+    logs = _call_step(step, images, labels)
+    # Replicas must agree on a variable, so it has their means.
+    waits = wait * collectives.num_replicas()
+    sums.assign_add(collectives.mean([tf.concat([logs, waits], 0)])[0])
+    return logs
 
   logs = train()
-  with tf.control_dependencies([logs]):
-    count = tf.identity(step.count.read_value())
   return _tpu.TPUEstimatorSpec(
     mode=_ModeKeys.TRAIN,
     loss=logs[step.log_names.index("d/loss")],
-    train_op=tf.group(logs, count),
-    host_call=(
-      _write_summaries(step.log_names, model_dir),
-      [tf.reshape(count, [1]), tf.expand_dims(logs, 0), wait],
-    ),
+    train_op=tf.group(logs),
+    training_hooks=[_SignalHook()] if on_tpu else [],
   )
 
 
-def _write_summaries(names: List[str], model_dir: str):
-  """Returns the host call: stores and summarizes logs, a row per replica."""
+def _call_step(step: Step, images, labels) -> tf.Tensor:
+  """Trains for one step, in the phase of its count; returns the logs."""
 
-  def write(counts, logs, waits):
-    means = tf.reduce_mean(logs, 0)
-    stored = _local_variable(_HOST_LOGS, [len(names)])
-    waited = _local_variable(_HOST_WAIT, [])
-    writer = tf.summary.create_file_writer(os.path.join(model_dir, "host_call"))
-    with writer.as_default(), tf.summary.record_if(True):
-      for i, name in enumerate(names):
-        tf.summary.scalar(name, means[i], step=counts[0])
-    return [
-      stored.assign(means),
-      waited.assign_add(tf.reduce_sum(waits)),
-      *tf.compat.v1.summary.all_v2_summary_ops(),
-    ]
+  def at(phase: int) -> tf.Tensor:
+    logs = step(images, labels, phase)
+    return tf.stack([tf.cast(logs[n], tf.float32) for n in step.log_names])
 
-  return write
+  if step.cycle == 1:
+    return at(0)
+  # All replicas are at the same step, so all take the same branch: only then
+  # may collectives be inside.
+  phase = tf.cast(step.count % step.cycle, tf.int32)
+  firsts = [step.first_like(i) for i in range(step.cycle)]
+  phases = sorted(set(firsts))
+  branches = {i: lambda phase=p: at(phase) for i, p in enumerate(phases)}
+  branch = tf.gather([phases.index(first) for first in firsts], phase)
+  return tf.switch_case(branch, branches)
 
 
-def _local_variable(name: str, shape: List[int]):
-  return tf.compat.v1.get_variable(
-    name,
-    shape,
-    initializer=tf.compat.v1.zeros_initializer(),
-    trainable=False,
-    collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
-  )
+def _make_log_sums(size: int) -> tf.Variable:
+  # Kept on the device and read at stops: nothing is sent to the host in steps
+  # but the loss, by TPUEstimator itself. A local variable is not saved.
+  with tf.init_scope():
+    return tf.compat.v1.get_variable(
+      LOG_SUMS,
+      [size],
+      initializer=tf.compat.v1.zeros_initializer(),
+      trainable=False,
+      use_resource=True,
+      collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+    )
+
+
+class _SignalHook(tf.compat.v1.train.SessionRunHook):
+  """Keeps the program's handler of Ctrl-C.
+
+  On a TPU, TPUEstimator has a hook that lets Ctrl-C kill the process during
+  each call: nothing would be saved. The hooks of a spec come after that one.
+  """
+
+  def __init__(self):
+    self._handler = signal.getsignal(signal.SIGINT)
+
+  def before_run(self, run_context):
+    """Sets the handler that there was after the last call."""
+    if self._handler is not None:  # It is not Python's.
+      signal.signal(signal.SIGINT, self._handler)
+
+  def after_run(self, run_context, run_values):
+    """Notes the handler: the program may have changed it."""
+    self._handler = signal.getsignal(signal.SIGINT)
 
 
 def _eval_spec(step: Step, images, labels):

@@ -1,0 +1,1 @@
+"""Suite `rehearsal`: what is meant for TPUs, run or compiled without one."""
