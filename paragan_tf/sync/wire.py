@@ -92,8 +92,7 @@ def map_rows(
   if collectives.static_replica_id() is None:
     stacked = [tf.convert_to_tensor(column) for column in columns]
     return tf.map_fn(lambda rows: fn(*rows), stacked, fn_output_signature=dtype)
-  first = columns[0]
-  num = first.shape[0] if tf.is_tensor(first) else len(first)
+  num = collectives.num_replicas()
   return [fn(*(column[i] for column in columns)) for i in range(num)]
 
 

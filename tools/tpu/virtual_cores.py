@@ -21,6 +21,7 @@ import pathlib
 import re
 import sys
 import time
+from typing import List, Tuple
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -59,7 +60,7 @@ class Program:
     folder = pathlib.Path(folder)
     layout = json.loads((folder / "programs.json").read_text())[index]
     self.parameters, self.results = layout
-    self.collectives = []
+    self.collectives: List[Tuple[str, int]] = []
     hlo = (folder / f"program_{index}.hlo").read_bytes()
     self.text = self._alias(self._replace_markers(_to_stablehlo(hlo), num))
 
@@ -108,9 +109,11 @@ def _to_stablehlo(hlo: bytes) -> str:
 
 def _signature(text: str):
   """Returns the type of each parameter, and the number of results."""
-  arguments, results = re.search(
+  found = re.search(
     r"@main\((.*?)\) -> (\(.*?\)|tensor<[^>]*>) *\{", text, re.S
-  ).groups()
+  )
+  assert found, "StableHLO has a function `main`."
+  arguments, results = found.groups()
   find = re.compile(r"tensor<([^>]*)>").findall
   return find(arguments), len(find(results))
 
@@ -292,5 +295,7 @@ def _describe(compiled, found) -> dict:
 
 
 if __name__ == "__main__":
-  _command = {"run": run, "compile": compile_all}[sys.argv[1]]
-  _command(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+  if sys.argv[1] == "run":
+    run(sys.argv[2], int(sys.argv[3]))
+  else:
+    compile_all(sys.argv[2], int(sys.argv[3]), sys.argv[4])
