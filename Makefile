@@ -42,7 +42,7 @@ data/cifar10.npz: | $(VENV)/installed
 # The TPU compiler, in an environment of its own, and the tests that need it.
 test-tpu: $(VENV)/installed
 	@$(PY) -c "from tools.tpu import environment as e; e.is_installed() or e.install()"
-	@$(PY) -m pytest -q tests/tpu_report_test.py
+	@$(PY) -m pytest -q tests/tpu_report_test.py tests/rehearsal_test.py
 
 soak: $(VENV)/installed
 	@$(PY) -m pytest -q $(PARALLEL) tests

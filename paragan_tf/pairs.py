@@ -4,7 +4,7 @@ Every function runs in replica context, traced. No other file communicates,
 except `collectives.py`.
 """
 
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
@@ -50,22 +50,28 @@ def pairwise_exchange(
 
 
 def all_to_all(
-  values: Sequence[tf.Tensor], timeout: Optional[float] = None
-) -> List[tf.Tensor]:
+  values: Union[Sequence[tf.Tensor], tf.Tensor],
+  timeout: Optional[float] = None,
+) -> Union[List[tf.Tensor], tf.Tensor]:
   """Returns the vectors that all replicas have for this one.
 
   Each pair of replicas communicates by itself. Entry `r` is the vector of the
   replica whose index and this one's sum to `r`, modulo the number of replicas.
+  On a TPU the result is one tensor with a row for each entry.
 
   Args:
-    values: Vectors of the same size, one for each replica, itself included.
+    values: Vectors of the same size, one for each replica, itself included; or
+      one tensor with these rows.
     timeout: As in `pairwise_exchange`.
   """
   num = collectives.num_replicas()
   if num == 1:
     return list(values)
   here = collectives.row_index()
-  rows = tf.stack(values)
+  rows = tf.convert_to_tensor(values)
+  if collectives.static_replica_id() is None:
+    received_rows = collectives.all_to_all(rows)
+    return tf.gather(received_rows, (tf.range(num) - here) % num)
   # Round `r` pairs the replicas whose indices sum to `r`, so that `num` rounds
   # include every pair once.
   rounds = [

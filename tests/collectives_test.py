@@ -14,37 +14,58 @@ M = testing.NUM_REPLICAS
 
 
 class OneProgramTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.parameters(*range(M))
-  def test_all_gather_by_shifts_returns_all_rows_in_order(self, index):
+  def exchange(self, fn, values):
+    """Runs `fn` as each replica, whose all-to-all gets the others' rows."""
+    sent = {}
+
+    def run(index, all_to_all):
+      with (
+        mock.patch.object(collectives, "num_replicas", lambda: M),
+        mock.patch.object(collectives, "static_replica_id", lambda: None),
+        mock.patch.object(collectives, "row_index", lambda: tf.constant(index)),
+        mock.patch.object(tf.raw_ops, "AllToAll", all_to_all),
+      ):
+        return fn(values[index])
+
+    def send(index):
+      return lambda input, **kwargs: sent.setdefault(index, input)
+
+    for index in range(M):
+      run(index, send(index))
+    return [
+      run(
+        index,
+        lambda input, index=index, **kwargs: tf.stack(
+          [sent[source][index] for source in range(M)]
+        ),
+      )
+      for index in range(M)
+    ]
+
+  def test_all_gather_returns_all_rows_in_order(self):
     rows = np.random.RandomState(0).randint(99, size=[M, 3])
+    for gathered in self.exchange(collectives.all_gather, rows):
+      self.assertAllEqual(gathered, rows)
 
-    def collective_permute(value, pairs):
-      self.assertAllEqual(value, rows[index])
-      (source,) = (source for source, target in pairs if target == index)
-      return tf.constant(rows[source])
+  def test_all_to_all_is_ordered_by_the_sum_of_indices(self):
+    rows = np.random.RandomState(0).randint(99, size=[M, M, 3])
+    for index, got in enumerate(self.exchange(pairs.all_to_all, rows)):
+      for r in range(M):
+        self.assertAllEqual(got[r], rows[(r - index) % M, index])
 
-    with (
-      mock.patch.object(collectives, "num_replicas", lambda: M),
-      mock.patch.object(collectives, "static_replica_id", lambda: None),
-      mock.patch.object(collectives, "row_index", lambda: tf.constant(index)),
-      mock.patch.object(collectives, "collective_permute", collective_permute),
-    ):
-      self.assertAllEqual(collectives.all_gather(rows[index]), rows)
-
-  @parameterized.parameters(2, 3)
-  def test_all_to_all_sends_between_each_pair_of_replicas(self, num):
+  @parameterized.parameters(3, 1024)
+  def test_gathering_is_one_operation_for_any_number_of_replicas(self, num):
     with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
-      rows = [tf.constant([i, i]) for i in range(num)]
-      got = pairs.all_to_all(rows)
-    self.assertLen(got, num)
-    permutes = [op for op in graph.get_operations() if "Collective" in op.type]
-    sent = {
-      tuple(pair)
-      for op in permutes
-      for pair in tf.get_static_value(op.inputs[1])
-    }
-    expected = {(i, j) for i in range(num) for j in range(num) if i != j}
-    self.assertEqual(sent, expected)
+      rows = collectives.all_gather(tf.zeros([2]))
+      received = pairs.all_to_all(tf.zeros([num, 2]))
+    self.assertEqual(rows.shape, [num, 2])
+    self.assertEqual(received.shape, [num, 2])
+    sending = [op for op in graph.get_operations() if op.type == "AllToAll"]
+    self.assertLen(sending, 2)
+    for op in sending:
+      self.assertAllEqual(tf.get_static_value(op.inputs[1]), [range(num)])
+      self.assertEqual(op.get_attr("split_count"), num)
+    self.assertLess(len(graph.get_operations()), 60)
 
   def test_row_index_is_the_number_that_the_compiler_gives(self):
     with tf.Graph().as_default():

@@ -242,26 +242,24 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       exchange.average_updates([tf.ones([size])], 0)
     inputs = collections.defaultdict(list)
     for op in graph.get_operations():
-      if "Collective" in op.type or "CrossReplica" in op.type:
+      if op.type in ("AllToAll", "CollectivePermute", "CrossReplicaSum"):
         inputs[op.type].append(op.inputs[0])
     return inputs
 
-  def test_on_a_tpu_gather_uses_permutes(self):
+  def test_on_a_tpu_gather_is_one_message_to_all(self):
     exchange = quantize.Quantized(compress.Stochastic(8, 256), form="gather")
     inputs = self.trace_on_tpu(exchange, M)
-    self.assertEqual(list(inputs), ["CollectivePermute"])
-    self.assert_words(inputs["CollectivePermute"], M - 1, 100 + 2)
+    self.assertEqual(list(inputs), ["AllToAll"])
+    self.assert_words(inputs["AllToAll"], 1, M * (100 + 2))
 
-  @parameterized.parameters(2, M)
-  def test_on_a_tpu_two_phases_use_permutes(self, num):
+  @parameterized.parameters(2, M, 200)
+  def test_on_a_tpu_two_phases_are_two_messages_to_all(self, num):
     exchange = quantize.Quantized(compress.Stochastic(8, 25), form="two_phase")
     inputs = self.trace_on_tpu(exchange, num)
-    self.assertEqual(list(inputs), ["CollectivePermute"])
-    # The pairs have `num` groups, one of which is empty with two replicas.
-    num_permutes = (1 if num == 2 else num) + num - 1
+    self.assertEqual(list(inputs), ["AllToAll"])
     size = -(-400 // num)
     num_words = -(-size // 4) + -(-size // 25)
-    self.assert_words(inputs["CollectivePermute"], num_permutes, num_words)
+    self.assert_words(inputs["AllToAll"], 2, num * num_words)
 
   @parameterized.parameters((2, "gather"), (8, "gather"), (9, "two_phase"))
   def test_auto_chooses_the_cheaper_form(self, num, form):

@@ -318,7 +318,7 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     config.load(["gin/data/imagenet.gin"], ["InputFn.resolution = 64", *more])
     with mock.patch.object(tfds, "builder", lambda name: builder):
-      spec = export._find_image_spec(experiment)
+      spec = export.find_image_spec(experiment)
     self.assertEqual(tuple(spec), (64, 3, num))
 
   @parameterized.named_parameters(

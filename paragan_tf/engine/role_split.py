@@ -265,9 +265,16 @@ class RoleSplit(Placement):
       sources = self._roles.sources(index, self._num)
       parts.append(FakeBatches(*collectives.receive(sent, sources)))
     if self._roles.num_targets > 1:
-      first = self._look_up(self._roles.slice_index) * self._sizes.d
+      index = self._look_up(self._roles.slice_index)
+      # XLA compiles no slice whose bounds a TPU reads at run time.
+      shape = [self._num_sent, self._roles.num_targets, self._sizes.d]
       parts = [
-        FakeBatches(*(x[:, first : first + self._sizes.d] for x in part))
+        FakeBatches(
+          *(
+            tf.gather(tf.reshape(x, [*shape, *x.shape[2:]]), index, axis=1)
+            for x in part
+          )
+        )
         for part in parts
       ]
     joined = FakeBatches(*(tf.concat(pieces, 1) for pieces in zip(*parts)))

@@ -89,13 +89,26 @@ class Sampler:
 
   def _draw_on_replicas(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns images of a batch; each local replica draws its shard."""
-    size = self._batch_size // self._num_replicas
 
     def replica(z, labels):
-      first = collectives.replica_id() % self._num_replicas * size
-      z = tf.ensure_shape(z[first : first + size], [size, z.shape[1]])
-      labels = labels[first : first + size] if self._conditional else None
-      return self._g(z, labels, Mode.EVAL)
+      return self.draw_shard(z, labels, self._num_replicas)
 
     images = self._strategy.run(replica, args=(z, labels))
     return tf.concat(self._strategy.experimental_local_results(images), 0)
+
+  def draw_shard(
+    self, z: tf.Tensor, labels: tf.Tensor, num_shards: int
+  ) -> tf.Tensor:
+    """Returns the images of this replica's shard. Replica context.
+
+    A TPU reads the replica's id at run time, and XLA compiles no slice whose
+    bounds are not constant; so the shards are rows of a batch, to gather one.
+    """
+    shard = collectives.replica_id() % num_shards
+
+    def take(x: tf.Tensor) -> tf.Tensor:
+      return tf.gather(tf.reshape(x, [num_shards, -1, *x.shape[1:]]), shard)
+
+    return self._g(
+      take(z), take(labels) if self._conditional else None, Mode.EVAL
+    )

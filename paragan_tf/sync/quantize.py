@@ -233,23 +233,16 @@ class Quantized(ErrorFeedback, Exchange):
   def _average_in_two_phases(self, p: Sequence[tf.Tensor]):
     """Returns the same; each replica averages one chunk of all vectors."""
     large, small = self._split(p)
-    num, size = self._m, self._chunk_size
+    num = self._m
     rows = wire.chunks(wire.flatten(large), num)
-    code = self.compressor
-    payloads = [
-      wire.pack(code.encode(rows[i], self._draw_seed(i))) for i in range(num)
-    ]
-    sent = [
-      wire.decode_message(code, payload, size, rows.dtype)
-      for payload in payloads
-    ]
-    received = [
-      wire.decode_message(code, payload, size, rows.dtype)
-      for payload in pairs.all_to_all(payloads, self._timeout)
-    ]
-    mean = self._run_second_phase(tf.add_n(received) / num)
+    payloads = self._encode_rows(rows)
+    sent = self._decode_rows(payloads, rows.dtype)
+    received = self._decode_rows(
+      pairs.all_to_all(payloads, self._timeout), rows.dtype
+    )
+    mean = self._run_second_phase(wire.sum_rows(received) / num)
     shapes = [v.shape.as_list() for v in large]
-    large_sent = wire.unflatten(tf.concat(sent, 0), shapes)
+    large_sent = wire.unflatten(wire.concat_rows(sent), shapes)
     large_mean = wire.unflatten(mean, shapes)
     return (
       self._merge(large_sent, small),
@@ -271,17 +264,41 @@ class Quantized(ErrorFeedback, Exchange):
       errors = tf.reshape(is_chunk * error, [-1])
       s.assign(errors[: self._num_large])
     rows = collectives.all_gather(payload, self._timeout)
-    chunks = [
-      wire.decode_message(code, rows[i], size, r.dtype) for i in range(num)
-    ]
-    return tf.concat(chunks, 0)
+    return wire.concat_rows(self._decode_rows(rows, r.dtype))
+
+  def _encode_rows(self, rows: tf.Tensor) -> wire.Rows:
+    """Returns the message to each replica."""
+    return wire.map_rows(
+      lambda row, seed: wire.pack(self.compressor.encode(row, seed)),
+      [rows, self._draw_seeds(self._m)],
+      tf.int32,
+    )
+
+  def _decode_rows(self, rows: wire.Rows, dtype: tf.DType) -> wire.Rows:
+    """Decodes a message of each replica."""
+    return wire.map_rows(
+      lambda row: wire.decode_message(
+        self.compressor, row, self._chunk_size, dtype
+      ),
+      [rows],
+      dtype,
+    )
 
   def _draw_seed(self, index: int) -> tf.Tensor:
     """Returns the seed of one tensor, on this replica, at this update."""
-    text = f"{self._seed}/{self.name}/{index}"
-    key = zlib.crc32(text.encode()) & 0x3FFFFFFF
     replica = tf.cast(collectives.replica_id(), tf.int32)
-    return tf.stack([tf.cast(self.t, tf.int32), key + replica])
+    return tf.stack([tf.cast(self.t, tf.int32), self._key(index) + replica])
+
+  def _draw_seeds(self, num: int) -> tf.Tensor:
+    """Returns the seeds of the first `num` tensors, one per row."""
+    keys = tf.constant([self._key(index) for index in range(num)])
+    replica = tf.cast(collectives.replica_id(), tf.int32)
+    t = tf.fill([num], tf.cast(self.t, tf.int32))
+    return tf.stack([t, keys + replica], 1)
+
+  def _key(self, index: int) -> int:
+    text = f"{self._seed}/{self.name}/{index}"
+    return zlib.crc32(text.encode()) & 0x3FFFFFFF
 
   def _is_small(self, shape: Sequence[int]) -> bool:
     return math.prod(shape) < self._min_size

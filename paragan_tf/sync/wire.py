@@ -2,12 +2,16 @@
 
 import functools
 import math
-from typing import List, NamedTuple, Sequence
+from typing import Callable, List, NamedTuple, Sequence, Union
 
 import tensorflow as tf
 
+from paragan_tf import collectives
 from paragan_tf.sync.bitpack import Seed
 from paragan_tf.sync.compress import Compressor, Message
+
+# Vectors of the same size: a list, or a tensor with these rows.
+Rows = Union[Sequence[tf.Tensor], tf.Tensor]
 
 
 class Part(NamedTuple):
@@ -70,6 +74,36 @@ def chunks(vector: tf.Tensor, num: int) -> tf.Tensor:
   """Returns a vector as `num` rows of equal length, padded with zeros."""
   padded = tf.pad(vector, [[0, -vector.shape[0] % num]])
   return tf.reshape(padded, [num, -1])
+
+
+def map_rows(
+  fn: Callable[..., tf.Tensor], columns: Sequence[Rows], dtype: tf.DType
+) -> Rows:
+  """Returns `fn` of each row; there is a row for each replica.
+
+  On a TPU, where all replicas run one program, it is a loop: a program with one
+  copy of `fn` for each of a thousand replicas takes hours to compile.
+
+  Args:
+    fn: Takes a row of each column, and returns a vector.
+    columns: Of as many rows.
+    dtype: Of the result.
+  """
+  if collectives.static_replica_id() is None:
+    stacked = [tf.convert_to_tensor(column) for column in columns]
+    return tf.map_fn(lambda rows: fn(*rows), stacked, fn_output_signature=dtype)
+  num = collectives.num_replicas()
+  return [fn(*(column[i] for column in columns)) for i in range(num)]
+
+
+def sum_rows(rows: Rows) -> tf.Tensor:
+  """Returns the sum over all rows."""
+  return tf.reduce_sum(rows, 0) if tf.is_tensor(rows) else tf.add_n(rows)
+
+
+def concat_rows(rows: Rows) -> tf.Tensor:
+  """Returns all rows as one vector."""
+  return tf.reshape(rows, [-1]) if tf.is_tensor(rows) else tf.concat(rows, 0)
 
 
 def _split(vector: tf.Tensor, sizes: Sequence[int]) -> List[tf.Tensor]:

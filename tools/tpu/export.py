@@ -62,9 +62,9 @@ def export(program: Program) -> Exported:
   size = experiment.gin.query_parameter("Experiment.batch_size")
   _check_cores(size, program.num_cores)
   num = program.num_cores if program.role else 1
-  spec = _find_image_spec(experiment)
+  spec = find_image_spec(experiment)
   with (
-    _use_zero_weights(),
+    use_zero_weights(),
     _use_one_replica(num, "gd".index(program.role or "g")),
   ):
     built = experiment.Experiment(
@@ -106,7 +106,7 @@ def _check_cores(size: int, num_cores: int) -> None:
     )
 
 
-def _find_image_spec(experiment):
+def find_image_spec(experiment):
   """Returns the image spec of a run; a tfds set need not be downloaded."""
   gin = experiment.gin
   found = gin.get_bindings(experiment.InputFn, resolve_references=False)
@@ -127,7 +127,7 @@ def _find_image_spec(experiment):
 
 
 @contextlib.contextmanager
-def _use_zero_weights() -> Iterator[None]:
+def use_zero_weights() -> Iterator[None]:
   """Initializes weights with zeros, which takes no time."""
   import tensorflow as tf
 

@@ -1,0 +1,147 @@
+"""The program of many TPU cores: compiled from shapes, and run if possible.
+
+Running needs the environment of the TPU compiler: `make test-tpu`.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf.engine.sampling import Sampler
+from paragan_tf.nets import linear
+from paragan_tf.types import ImageSpec
+from tests import testing
+from tools.tpu import environment, rehearsal, replicated
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUN = "gin/runs/smoke.gin"
+SGD, OPTIMISTIC = "optimizers.SGD", "optimistic.OptimisticSGD"
+# Name, file of the exchange, optimizer, kinds of collectives.
+SCHEMES = (
+  ("sync", "all_reduce", SGD, {"all_reduce"}),
+  ("every_other_step", "every_other_step", SGD, {"all_reduce"}),
+  ("paragan", "paragan", SGD, {"all_reduce", "permute"}),
+  ("gossip", "gossip", OPTIMISTIC, {"permute"}),
+  ("quantized", "quantized", OPTIMISTIC, {"all_to_all"}),
+)
+
+
+def bindings(net, optimizer):
+  """Returns a small pair, and plain gradients: Adam magnifies rounding."""
+  lines = [
+    f"from paragan_tf.nets import {net}",
+    "from paragan_tf.game import optimistic",
+    "from paragan_tf.game import optimizers",
+    f"g/experiment.player.net = @{net}.Generator",
+    f"d/experiment.player.net = @{net}.Discriminator",
+    f"{optimizer}.learning_rate = 0.01",
+  ]
+  for scope in ("", "g/", "d/"):
+    lines.append(f"{scope}experiment.player.optimizer = @{optimizer}")
+  if net == "sngan":
+    lines += ["sngan.Generator.width = 4", "sngan.Discriminator.width = 4"]
+  return lines
+
+
+def make(scheme, optimizer, net="linear", num_cores=8, more=()):
+  """Returns a rehearsal of a scheme."""
+  return rehearsal.Rehearsal(
+    [RUN, f"gin/sync/{scheme}.gin"],
+    [*bindings(net, optimizer), *more],
+    num_cores,
+  )
+
+
+def find_kinds(exported):
+  """Returns the kinds of collectives in all programs."""
+  return {
+    kind
+    for kind in ("all_reduce", "all_to_all", "permute")
+    for program in exported.programs
+    if f"paragan_{kind}".encode() in program.hlo
+  }
+
+
+class ExportTest(tf.test.TestCase, parameterized.TestCase):
+  """XLA compiles one program for all cores, which read their id at run time."""
+
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  @parameterized.named_parameters(*SCHEMES)
+  def test_a_step_compiles_from_shapes(self, scheme, optimizer, kinds):
+    exported, _ = rehearsal.export(make(scheme, optimizer))
+    self.assertEqual(find_kinds(exported), kinds)
+
+  def test_a_program_does_not_grow_with_the_replicas(self):
+    sizes = {}
+    for num in (16, 64):
+      wanted = make("quantized", OPTIMISTIC, num_cores=num)
+      exported, batch_size = rehearsal.export(wanted)
+      self.assertEqual(batch_size, num)
+      self.assertEqual(find_kinds(exported), {"all_reduce", "all_to_all"})
+      sizes[num] = len(exported.programs[0].hlo)
+    self.assertLess(sizes[64], 1.2 * sizes[16])
+
+  @parameterized.parameters((1, 3), (3, 1))
+  def test_uneven_roles_compile(self, g_per_group, d_per_group):
+    more = [
+      f"schedule.Asynchronous.g_per_group = {g_per_group}",
+      f"schedule.Asynchronous.d_per_group = {d_per_group}",
+      "schedule.Asynchronous.g_batch_size = 48",
+      "experiment.Experiment.batch_size = 24",
+    ]
+    exported, _ = rehearsal.export(make("paragan", SGD, more=more))
+    self.assertEqual(find_kinds(exported), {"all_reduce", "permute"})
+
+  def test_the_sampler_compiles(self):
+    spec = ImageSpec(8, 1, 3)
+    g = linear.Generator(spec=spec, seed=0, name="g")
+    with replicated.trace_for_cores(4):
+      sampler = Sampler(tf.distribute.get_strategy(), g, True, batch_size=8)
+      draw = tf.function(
+        lambda z, labels: sampler.draw_shard(z, labels, 4),
+        autograph=False,
+        jit_compile=True,
+      )
+      hlo = draw.experimental_get_compiler_ir(
+        tf.TensorSpec([8, g.z_dim]), tf.TensorSpec([8], tf.int32)
+      )(stage="hlo")
+    self.assertIn("replica-id", hlo)
+    self.assertIn("f32[2,8,8,1]", hlo)
+
+
+class RunTest(tf.test.TestCase, parameterized.TestCase):
+  """The same program on virtual devices against `MirroredStrategy`."""
+
+  @parameterized.named_parameters(*SCHEMES)
+  def test_weights_are_those_of_a_strategy(self, scheme, optimizer, _):
+    if not environment.is_installed():
+      self.skipTest("`make test-tpu` makes the TPU compiler's environment.")
+    for net in ("linear", "sngan"):
+      wanted = json.dumps(make(scheme, optimizer, net)._asdict())
+      with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+          [sys.executable, "-m", "tools.tpu.rehearsal", wanted, folder],
+          cwd=ROOT,
+          capture_output=True,
+          text=True,
+          check=False,
+        )
+      self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+      figures = json.loads(done.stdout.splitlines()[-1])
+      self.assertEqual(figures["num_steps"], 10)
+      self.assertLessEqual(figures["max_weight_gap"], 1e-5, net)
+      self.assertTrue(np.isfinite(figures["max_state_gap"]))
+
+
+if __name__ == "__main__":
+  testing.main()

@@ -1,0 +1,98 @@
+"""A `TPUStrategy` on cores that do not exist: it traces, and runs nothing.
+
+  strategy = make_strategy(8)
+  with tf.Graph().as_default():
+    ...                                   # Variables and programs of 8 cores.
+  communicating = find_communication(graph)
+
+What a TPU would compile is the traced graph, and its messages are operations in
+it. Variables can be made in graphs only, as no device holds them.
+"""
+
+from typing import Iterator, List, NamedTuple, Tuple
+
+import tensorflow as tf
+
+# Operations by which the cores of a TPU communicate.
+COMMUNICATING = frozenset(
+  {
+    "AllToAll",
+    "CollectiveGatherV2",
+    "CollectivePermute",
+    "CollectiveReduceV2",
+    "CrossReplicaSum",
+    "XlaAllReduce",
+    "XlaReduceScatter",
+  }
+)
+_BRANCHES = ("Case", "If", "StatelessCase", "StatelessIf")
+
+
+class Message(NamedTuple):
+  """An operation by which cores communicate.
+
+  Attributes:
+    kind: The type of operation.
+    in_branch: Whether it is inside of a conditional, where some cores would
+      wait for others that never come.
+  """
+
+  kind: str
+  in_branch: bool
+
+
+class _Resolver(tf.distribute.cluster_resolver.TPUClusterResolver):
+  """Answers what a strategy asks about a TPU."""
+
+  def __init__(self, num_cores: int):
+    self._num_cores = num_cores
+
+  def get_tpu_system_metadata(self):
+    """Returns the names of the cores, all on one host."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.tpu import tpu_system_metadata
+
+    device = "/job:localhost/replica:0/task:0/device:TPU:{}"
+    devices = [
+      context.LogicalDevice(device.format(i), "TPU")
+      for i in range(self._num_cores)
+    ]
+    return tpu_system_metadata.TPUSystemMetadata(
+      self._num_cores, 1, self._num_cores, None, devices
+    )
+
+
+def make_strategy(num_cores: int) -> tf.distribute.TPUStrategy:
+  """Returns TensorFlow's own strategy for `num_cores` made-up cores."""
+  return tf.distribute.TPUStrategy(_Resolver(num_cores))
+
+
+def find_communication(graph: tf.Graph) -> List[Message]:
+  """Returns the messages of a graph and all functions that it calls."""
+  return [
+    Message(op.type, in_branch)
+    for op, in_branch in _walk(graph)
+    if op.type in COMMUNICATING
+  ]
+
+
+def _walk(graph) -> Iterator[Tuple[tf.Operation, bool]]:
+  """Yields all operations, and whether they are in a branch."""
+  yield from _walk_part(graph, graph, False)
+
+
+def _walk_part(graph, part, in_branch: bool):
+  for op in part.get_operations():
+    yield op, in_branch
+    for name in _called(op):
+      function = graph._get_function(name) or part._get_function(name)
+      inner = function.graph
+      yield from _walk_part(inner, inner, in_branch or op.type in _BRANCHES)
+
+
+def _called(op) -> Iterator[str]:
+  """Yields the names of the functions that an operation calls."""
+  for value in op.node_def.attr.values():
+    for function in (value.func, *value.list.func):
+      if function.name:
+        yield function.name
