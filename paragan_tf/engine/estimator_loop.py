@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.engine.estimator import LOG_SUMS, make_input_fn, measure_wait
-from paragan_tf.engine.loop import Action, Logs
+from paragan_tf.engine.loop import Action, Logs, next_stop
 from paragan_tf.types import Entry
 
 # Returns the values of variables in a session, by name.
@@ -84,7 +84,7 @@ class EstimatorLoop:
     with futures.ThreadPoolExecutor(1, "actions") as thread:
       hook = _StopHook(
         start_step,
-        functools.partial(_next_stop, num_steps, list(stops)),
+        functools.partial(next_stop, num_steps, list(stops)),
         lambda *args: thread.submit(at_stop, *args).result(),
         self._make_logs,
         self._estimator.config.tpu_config.iterations_per_loop,
@@ -216,11 +216,6 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     for group in _group([self._variables[name] for name in names]):
       values.update(session.run({v.op.name: v for v in group}))
     return values
-
-
-def _next_stop(num_steps: int, stops: Sequence[int], step: int) -> int:
-  """Returns the next multiple of any of the intervals; the end is a stop."""
-  return min([num_steps, *(step + s - step % s for s in stops)])
 
 
 def _group(variables: Sequence[tf.Variable]) -> List[List[tf.Variable]]:

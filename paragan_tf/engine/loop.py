@@ -242,12 +242,17 @@ def train(
   """
   step = start_step
   while step < num_steps and not should_stop():
-    until = min([num_steps, *(step + s - step % s for s in stops)])
+    until = next_stop(num_steps, stops, step)
     logs = inner(until - step)
     step = until
     for action in actions:
       action(step, logs)
   return step
+
+
+def next_stop(num_steps: int, stops: Iterable[int], step: int) -> int:
+  """Returns the next multiple of any of the intervals; the end is a stop."""
+  return min([num_steps, *(step + s - step % s for s in stops)])
 
 
 def every(interval: int, action: Action) -> Action:
