@@ -10,7 +10,7 @@ from unittest import mock
 import gin
 import tensorflow as tf
 
-from paragan_tf.engine import estimator, estimator_loop
+from paragan_tf.engine import estimator, estimator_loop, loop
 from paragan_tf.outputs import checkpoints, records
 from paragan_tf.run import Run
 from tests import estimator_test, run_test
@@ -262,7 +262,7 @@ class StopHookTest(tf.test.TestCase):
 
     hook = estimator_loop._StopHook(
       start_step,
-      functools.partial(estimator_loop._next_stop, num_steps, stops),
+      functools.partial(loop.next_stop, num_steps, stops),
       at_stop,
       lambda sums, num, seconds: (sums.tolist(), num),
       max_iterations=6,
