@@ -19,7 +19,7 @@ class Mode(enum.Enum):
 
 
 class Batch(NamedTuple):
-  """One replica's share of one step.
+  """One replica's shard of a step's batch.
 
   Attributes:
     images: Real images in [-1, 1], shape `[b, h, w, c]`.
