@@ -430,7 +430,7 @@ class ContraganTest(tf.test.TestCase):
     likeness = np.sum(e * p, 1, keepdims=True)
     # e = a / |a|: the part of p along e changes nothing. So it is with
     # p = w / |w|, where the spectral norm falls out.
-    a = d.head.place(verdict.features, Mode.FROZEN).numpy()
+    a = d.head.to_embedding(verdict.features, Mode.FROZEN).numpy()
     to_a = 2 * likeness * (p - likeness * e)
     to_a /= np.linalg.norm(a, axis=1, keepdims=True)
     table = d.head.embedding.weight.w
@@ -438,7 +438,7 @@ class ContraganTest(tf.test.TestCase):
     to_table = np.eye(GREY32.num_classes)[batch.labels].T @ to_p
     to_table /= np.linalg.norm(table, axis=1, keepdims=True)
     for weight, by_hand in (
-      (d.head.place.bias, to_a.sum(0)),
+      (d.head.to_embedding.bias, to_a.sum(0)),
       (table, to_table),
     ):
       largest = np.abs(by_hand).max()
@@ -453,7 +453,7 @@ class ContraganTest(tf.test.TestCase):
     head = d.head
     for found, idle in (
       (by_likeness, head.linear),
-      (by_logits, head.place),
+      (by_logits, head.to_embedding),
       (by_logits, head.embedding),
     ):
       for weight in idle.trainable_variables:

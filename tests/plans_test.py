@@ -160,14 +160,14 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
       getattr(nets, player)(spec, 0, attention=size)
 
   def test_the_place_of_attention(self):
-    place = plans.attention_place
-    self.assertIsNone(place(None, 64, [8, 16]))
-    self.assertEqual(place(16, 64, [8, 16, 32]), 1)
-    self.assertEqual(place("auto", 64, [8, 16, 32]), 2)
-    self.assertEqual(place("auto", 512, [256, 128, 64]), 2)
-    self.assertEqual(place(8, 32, [16, 8, 8, 8]), 1)
+    block = plans.attention_block
+    self.assertIsNone(block(None, 64, [8, 16]))
+    self.assertEqual(block(16, 64, [8, 16, 32]), 1)
+    self.assertEqual(block("auto", 64, [8, 16, 32]), 2)
+    self.assertEqual(block("auto", 512, [256, 128, 64]), 2)
+    self.assertEqual(block(8, 32, [16, 8, 8, 8]), 1)
     with self.assertRaisesRegex(ValueError, "`attention`.*got 'here'"):
-      place("here", 64, [8])
+      block("here", 64, [8])
 
   @parameterized.named_parameters(("3", 3), ("21", 21))
   def test_a_latent_must_split_evenly(self, z_dim):
