@@ -94,7 +94,7 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn(f"{run.num_steps:,} in all", run.summary())
 
 
-class ConfigTest(tf.test.TestCase):
+class ConfigTest(tf.test.TestCase, parameterized.TestCase):
   def tearDown(self):
     gin.clear_config()
     super().tearDown()
@@ -120,25 +120,31 @@ class ConfigTest(tf.test.TestCase):
     rows = config.differences("g/a.x = 1\n", "d/a.x = 1\n")
     self.assertEqual([row[0] for row in rows], ["d/a.x", "g/a.x"])
 
-  def test_an_old_name_is_told_with_the_new_one(self):
-    for files, bindings, words in (
-      (
-        ["gin/policy/ttur.gin"],
-        [],
-        "`gin/policy/` is called `gin/optimizers/`",
-      ),
-      (
-        ["gin/layout/tpu.gin"],
-        ["hardware.Layout.attention_anew = True"],
-        "`attention_anew` is called `recompute_attention` now",
-      ),
-    ):
+  @parameterized.parameters(*sorted(config._RENAMED.items()))
+  def test_an_old_name_is_reported_with_the_new_one(self, old, new):
+    words = f"`{old}` is called `{new}` now"
+    if old.endswith("/"):  # A folder of configs.
+      file = next((ROOT / new).glob("*.gin")).name
+      config.load([f"{new}{file}"], [])
       with self.assertRaisesRegex(ValueError, words):
-        config.load(files, bindings)
+        config.load([f"{old}{file}"], [])
+      return
+    owner = "schedule.Asynchronous" if "_share" in old else "hardware.Layout"
+    files = ["gin/layout/tpu.gin", "gin/sync/paragan.gin"]
+    config.load(files, [f"{owner}.{new} = 1"])
+    with self.assertRaisesRegex(ValueError, words):
+      config.load(files, [f"{owner}.{old} = 1"])
+
+  def test_an_old_name_in_an_include_is_reported_too(self):
+    path = pathlib.Path(self.get_temp_dir()) / "old.gin"
+    path.write_text("include 'gin/policy/ttur.gin'\n")
+    words = "`gin/policy/` is called `gin/optimizers/` now"
+    with self.assertRaisesRegex(ValueError, words):
+      config.load([str(path)], [])
 
   def test_what_cannot_be_read_is_one_sentence(self):
     cases = (
-      (["no_such.gin"], [], "'no_such.gin' is not there"),
+      (["no_such.gin"], [], "'no_such.gin' does not exist"),
       ([], ["run.Run.no_such = 1"], "no_such"),
       ([], ["no_such.thing = 1"], "no_such"),
       ([], ["broken ="], "config"),
