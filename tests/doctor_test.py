@@ -135,7 +135,7 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
     ),
     ("a_wrong_kind", "Experiment.batch_size = 'x'", "A value of `Experiment`"),
   )
-  def test_what_must_be_mended_is_one_line_and_the_exit_code(
+  def test_what_must_be_fixed_is_one_line_and_the_exit_code(
     self, binding, words
   ):
     flags = mock.patch.multiple(
@@ -151,7 +151,7 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(ended.exception.code, 2)
     *_, wrong, verdict = said.getvalue().splitlines()
     self.assertRegex(wrong, f"^error +config +{words}")
-    self.assertEqual(verdict, "1 thing(s) must be mended first.")
+    self.assertEqual(verdict, "1 problem(s) must be fixed first.")
     self.assertNotIn("In call to", said.getvalue())
 
 
