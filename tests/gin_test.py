@@ -22,7 +22,7 @@ DEEP = [path for path in RUNS if re.search("(256|512|1024)_|_deep_", path.stem)]
 NETS = ("Generator", "Discriminator")
 
 
-def named(paths):
+def make_cases(paths):
   """Returns one test case a file."""
   return [(path.stem, path) for path in sorted(paths)]
 
@@ -32,12 +32,12 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     super().tearDown()
 
-  @parameterized.named_parameters(*named(PARTS))
+  @parameterized.named_parameters(*make_cases(PARTS))
   def test_a_part_says_what_it_is_and_can_be_read(self, path):
     self.assertStartsWith(path.read_text(), "# ")
     config.load([str(path)], [])
 
-  @parameterized.named_parameters(*named(RUNS))
+  @parameterized.named_parameters(*make_cases(RUNS))
   def test_a_run_says_its_command_and_can_be_read(self, path):
     header = path.read_text().split("from __gin__")[0]
     for word in ("#   ", "Required:", "Often changed:"):
@@ -72,13 +72,13 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
       given.append("Experiment.batch_size = 2")
     return given
 
-  @parameterized.named_parameters(*named(set(RUNS) - set(DEEP)))
+  @parameterized.named_parameters(*make_cases(set(RUNS) - set(DEEP)))
   def test_a_run_builds(self, path):
     self.check_run(path)
 
-  @parameterized.named_parameters(*named(DEEP))
+  @parameterized.named_parameters(*make_cases(DEEP))
   @pytest.mark.soak
-  def test_so_does_a_run_of_many_layers(self, path):
+  def test_a_run_of_many_layers_builds(self, path):
     self.check_run(path)
 
   def check_run(self, path):

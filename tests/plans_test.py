@@ -49,7 +49,7 @@ BIGGAN_UNITS = {
 }
 
 
-def named(resolutions):
+def make_cases(resolutions):
   """Returns one test case a net and resolution."""
   return [
     (f"{nets.__name__.split('.')[-1]}_{resolution}", nets, resolution)
@@ -97,14 +97,16 @@ class SizeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(verdict.logits.shape.as_list(), [None])
     return abstract.num_weights(g), abstract.num_weights(d)
 
-  @parameterized.named_parameters(*named([32, 128]))
+  @parameterized.named_parameters(*make_cases([32, 128]))
   def test_every_net_has_its_shapes_and_size(self, nets, resolution):
     found = self.check(nets, resolution)
     self.assertEqual(found, NUM_WEIGHTS[nets][resolution])
 
-  @parameterized.named_parameters(*named([64, 256, 512, 1024]))
+  @parameterized.named_parameters(*make_cases([64, 256, 512, 1024]))
   @pytest.mark.soak
-  def test_so_it_is_at_every_resolution(self, nets, resolution):
+  def test_every_net_has_its_shapes_and_size_at_every_resolution(
+    self, nets, resolution
+  ):
     found = self.check(nets, resolution)
     if nets is biggan and resolution in BIGGAN_UNITS:
       self.assertEqual(found, biggan_by_hand(resolution))

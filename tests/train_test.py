@@ -53,9 +53,9 @@ class ForkServer:
     self._process.stdin.write(order + "\n")
     self._process.stdin.flush()
     code = int(self._process.stdout.readline())
-    said = [pathlib.Path(self._folder, x) for x in ("stdout", "stderr")]
+    outputs = [pathlib.Path(self._folder, x) for x in ("stdout", "stderr")]
     return subprocess.CompletedProcess(
-      [module, *flags], code, *(path.read_text() for path in said)
+      [module, *flags], code, *(path.read_text() for path in outputs)
     )
 
   def close(self):
