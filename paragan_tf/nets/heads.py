@@ -51,7 +51,7 @@ class Head(tf.Module):
     self.linear = layers.Linear(features, 1, init, spectral)
     self.embedding: Optional[layers.Embedding] = None
     self.classes: Optional[layers.Linear] = None
-    # The attribute's name sorts last, which keeps the order of the weights.
+    # `tf.Module` sorts variables by attribute; this name keeps their order.
     self.to_embedding: Optional[layers.Linear] = None
     size = features
     if embedding_dim is not None:
