@@ -17,7 +17,7 @@ _API = {
 
 
 def __getattr__(name: str):
-  # Late: a program that only wants flags or gin need not wait for TensorFlow.
+  # Imported on first use: reading flags or gin does not load TensorFlow.
   if name not in _API:
     raise AttributeError(f"module 'paragan_tf' has no attribute '{name}'")
   return getattr(importlib.import_module(_API[name]), name)

@@ -26,11 +26,14 @@ from paragan_tf.data.adapted_input import AdaptedInput
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import strategies
 from paragan_tf.engine.loop import Logs
+from paragan_tf.engine.strategies import DeviceOptions
 from paragan_tf.experiment import Experiment
 from paragan_tf.nets.adapted import adapt_d, adapt_g
 from paragan_tf.outputs.export import export
 from paragan_tf.outputs.features import FashionClassifier
 from paragan_tf.run import Run
+
+__all__ = ["DeviceOptions", "Estimator", "ScalingManager", "fashion_mnist"]
 
 # Returns a `tf.data.Dataset` of images, or of images and class ids.
 UserInputFn = Callable[..., tf.data.Dataset]
@@ -64,7 +67,7 @@ class Estimator:
     batch_size: int = 64,
     num_classes: Optional[int] = None,
     z_dim: Optional[int] = None,
-    device_options: Optional[strategies.DeviceOptions] = None,
+    device_options: Optional[DeviceOptions] = None,
   ):
     self.model_dir = model_dir or tempfile.mkdtemp(prefix="paragan_")
     self._batch_size = batch_size
@@ -115,7 +118,7 @@ class Estimator:
         "One of `steps` and `max_steps` must be given, got "
         f"steps={steps}, max_steps={max_steps}."
       )
-    run = self._built(input_fn)
+    run = self.get_run(input_fn)
     run.num_steps = max_steps or run.done + (steps or 0)
     try:
       run.train(run.num_steps)
@@ -126,7 +129,7 @@ class Estimator:
 
   def advance(self, steps: int = 1) -> Logs:
     """Trains a little, without saving at the end; returns the logs."""
-    run = self._built(None)
+    run = self.get_run()
     run.num_steps = max(self.max_steps or 0, run.done + steps)
     return run.train(run.done + steps)
 
@@ -146,7 +149,7 @@ class Estimator:
       input_fn: The images to train on, if nothing was trained yet.
       num_samples: How many samples; as many as held-out images by default.
     """
-    run = self._built(input_fn)
+    run = self.get_run(input_fn)
     values = run.experiment.processes.on_chief(
       lambda: [value.to_json() for value in run.finish(num_samples)]
     )
@@ -165,19 +168,19 @@ class Estimator:
       input_fn: Returns a dataset of class ids, or of dicts with `labels`, `z`
         or both; batched or not.
     """
-    run = self._built(None)
-    place = 0
+    run = self.get_run()
+    start = 0
     for features in _batches(input_fn()):
       images = run.experiment.sampler(
-        features.get("labels"), _PREDICT_SEED, place, features.get("z")
+        features.get("labels"), _PREDICT_SEED, start, features.get("z")
       )
-      place += len(images)
+      start += len(images)
       for image in images:
         yield {"images": image}
 
   def export_saved_model(self, folder: str) -> str:
     """Writes the average of G as a SavedModel; returns its path."""
-    run = self._built(None)
+    run = self.get_run()
     return export(
       run.experiment.plain_g(), bool(run.experiment.spec.num_classes), folder
     )
@@ -186,8 +189,12 @@ class Estimator:
     """Returns the newest checkpoint, or `None`."""
     return tf.train.latest_checkpoint(self.model_dir)
 
-  def _built(self, input_fn: Optional[UserInputFn]) -> Run:
-    """Returns the run, made when its data is known."""
+  def get_run(self, input_fn: Optional[UserInputFn] = None) -> Run:
+    """Returns the run; the first call builds it with the data.
+
+    Args:
+      input_fn: As in `train`; must be the same in all calls, or left out.
+    """
     if self._run is not None and input_fn in (None, self._input_fn):
       return self._run
     if self._run is not None:
@@ -252,7 +259,7 @@ class ScalingManager:
     """Returns a metric of the `gan` that was trained, and saves that."""
     if self._gan is None:
       raise ValueError("`eval` measures what `train` has trained: train first.")
-    run = self._gan._built(None)
+    run = self._gan.get_run()
     run.close_progress()
     run.save()
     values = self._gan.evaluate()
@@ -265,7 +272,7 @@ class ScalingManager:
   def _take(self, gan: Estimator) -> None:
     gan.batch_size = self._bs
     gan.max_steps = _read(self._config, "max_steps")
-    run = gan._built(_read(self._config, "input_fn"))
+    run = gan.get_run(_read(self._config, "input_fn"))
     num = run.experiment.strategy.num_replicas_in_sync
     print(
       f"A batch of {self._bs} for {self.num_workers} worker(s), "

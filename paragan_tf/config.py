@@ -1,4 +1,4 @@
-"""Gin configs: reading them, saving them, and telling two apart."""
+"""Gin configs: loads, saves and compares them."""
 
 import pathlib
 import re
@@ -36,7 +36,7 @@ _MAY_CHANGE = (
   "hardware.Layout.",
   "Layout.",
 )
-# A binding starts at the left margin; what is indented goes on with it.
+# A binding starts at the left margin; indented lines continue it.
 _BINDING = re.compile(r"^([\w/.]+) = (.*?)(?=^\S|\Z)", re.M | re.S)
 
 
@@ -52,7 +52,7 @@ def load(files: Sequence[str], bindings: Sequence[str]) -> None:
   for file in files:
     if not pathlib.Path(file).is_file() and not (root / file).is_file():
       raise ValueError(
-        f"Config file '{file}' is not there: check the path.{_new_name(file)}"
+        f"Config file '{file}' does not exist: check the path.{_new_name(file)}"
       )
   try:
     gin.parse_config_files_and_bindings(files, bindings)
@@ -63,7 +63,7 @@ def load(files: Sequence[str], bindings: Sequence[str]) -> None:
 
 
 def operative() -> str:
-  """Returns the values in use by all that was called so far."""
+  """Returns the operative config: all values used so far."""
   return gin.operative_config_str()
 
 
@@ -116,12 +116,12 @@ def check_resumable(old: Optional[str], new: str, model_dir: str) -> None:
 
 
 def plain(error: Exception) -> str:
-  """Returns an error's own words, without the calls that gin adds to them."""
+  """Returns an error's message without gin's call stack."""
   return " ".join(str(error).split("\n  In call to configurable")[0].split())
 
 
 def sentence(error: Exception) -> str:
-  """Returns what a user did wrong; a value of the wrong kind is told so."""
+  """Returns an error as one sentence for the user."""
   if isinstance(error, ValueError):
     return plain(error)
   return f"A value of `{culprit(error)}` is wrong: {plain(error)}"
@@ -150,6 +150,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _new_name(words: str) -> str:
-  """Returns what a name among the words is called now, if it had another."""
+  """Returns a sentence for each old name in the text, with its new name."""
   found = ((old, new) for old, new in _RENAMED.items() if old in words)
   return "".join(f" `{old}` is called `{new}` now." for old, new in found)

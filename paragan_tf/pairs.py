@@ -49,6 +49,12 @@ def pairwise_exchange(
   return received
 
 
+def check_timeout(timeout: Optional[float]) -> None:
+  """Refuses a `timeout` that is neither `None` nor above 0."""
+  if timeout is not None and not timeout > 0.0:
+    raise ValueError(f"`timeout` must be above 0 s, got {timeout}.")
+
+
 def all_to_all(
   values: Union[Sequence[tf.Tensor], tf.Tensor],
   timeout: Optional[float] = None,
@@ -72,15 +78,15 @@ def all_to_all(
   if collectives.static_replica_id() is None:
     received_rows = collectives.all_to_all(rows)
     return tf.gather(received_rows, (tf.range(num) - here) % num)
-  # Round `r` pairs the replicas whose indices sum to `r`, so that `num` rounds
+  # Group `r` pairs the replicas whose indices sum to `r`, so that `num` groups
   # include every pair once.
-  rounds = [
+  groups = [
     [(i, (r - i) % num) for i in range(num) if i < (r - i) % num]
     for r in range(num)
   ]
   to_partners = [tf.gather(rows, (r - here) % num) for r in range(num)]
-  received = pairwise_exchange(to_partners, rounds, timeout)
-  # In one of the rounds a replica is its own partner.
+  received = pairwise_exchange(to_partners, groups, timeout)
+  # In one of the groups a replica is its own partner.
   received = [
     tf.where((r - here) % num == here, own, other)
     for r, (own, other) in enumerate(zip(to_partners, received))

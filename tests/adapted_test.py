@@ -219,22 +219,22 @@ def adapt(pair, strategy=None, spec=SPEC):
 
 
 @functools.cache
-def shared(make_pair):
+def get_pair(make_pair):
   """Returns G and D for tests that change no weight."""
   return adapt(make_pair(True))
 
 
 @functools.cache
-def given(make_pair):
+def adapt_user_pair(make_pair):
   """Returns what a user has, its first values, and G and D out of it.
 
   G and D may be changed; they are made after those that are shared, and after
   another net: Keras counts its layers over a whole process.
   """
-  shared(make_pair)
+  get_pair(make_pair)
   tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[1])])
   pair = make_pair(True)
-  before = [testing.values(held(net)) for net in pair]
+  before = [testing.values(list_variables(net)) for net in pair]
   return pair, before, adapt(pair)
 
 
@@ -260,7 +260,7 @@ def batch():
   return testing.batch(BATCH, SPEC, Z_DIM)
 
 
-def held(net):
+def list_variables(net):
   """Returns the variables that a user's net holds."""
   if isinstance(net, tf.Module):
     return tf.Module.variables.fget(net)
@@ -272,7 +272,7 @@ def held(net):
 class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*KINDS)
   def test_g_makes_images_and_d_judges_them(self, make_pair):
-    g, d = shared(make_pair)
+    g, d = get_pair(make_pair)
     self.assertEqual(g.z_dim, Z_DIM)
     images, labels, z = batch()
     for mode in Mode:
@@ -285,13 +285,15 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*KINDS)
   def test_names_are_the_same_whatever_was_made_before(self, make_pair):
-    for net, again, name in zip(shared(make_pair), given(make_pair)[2], "gd"):
+    for net, again, name in zip(
+      get_pair(make_pair), adapt_user_pair(make_pair)[2], "gd"
+    ):
       self.assertEqual(names(net), names(again))
       for i, variable in enumerate(names(net)):
         self.assertRegex(variable, f"^{name}/{i}_[a-zA-Z_]+:0$")
 
   def test_names_say_what_they_are(self):
-    g, d = shared(functional)
+    g, d = get_pair(functional)
     last = ["kernel", "bias", "embeddings", "gamma", "beta"]
     last += ["moving_mean", "moving_variance"]
     self.assertCountEqual([n.split("_", 1)[1][:-2] for n in names(g)], last)
@@ -300,8 +302,8 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   @parameterized.named_parameters(*KINDS)
-  def test_copies_are_apart(self, make_pair):
-    (net, _), _, (g, _) = given(make_pair)
+  def test_copies_are_independent(self, make_pair):
+    (net, _), _, (g, _) = adapt_user_pair(make_pair)
     twin = adapt_g(net, name="g_ema")
     self.assertEqual([n.replace("g/", "g_ema/") for n in names(g)], names(twin))
     before = testing.values(twin.variables)
@@ -313,9 +315,9 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(before, testing.values(twin.variables), 0, 0)
 
   @parameterized.named_parameters(*BUILT)
-  def test_values_come_along(self, make_pair):
+  def test_values_are_copied(self, make_pair):
     for net, make in zip(make_pair(True), (adapt_g, adapt_d)):
-      own = held(net)
+      own = list_variables(net)
       for i, variable in enumerate(own):
         variable.assign(tf.cast(tf.zeros_like(variable), variable.dtype) + i)
       expected = sorted(i for i, v in enumerate(own) if v.dtype.is_floating)
@@ -334,15 +336,15 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_users_net_stays_as_it_is(self, make_pair):
     if make_pair is factories:
       return
-    pair, before, (g, d) = given(make_pair)
+    pair, before, (g, d) = adapt_user_pair(make_pair)
     images, labels, z = batch()
     for net, x in ((g, z), (d, images)):
       for variable in net.variables:
         variable.assign_add(tf.ones_like(variable))
       net(x, labels, Mode.TRAIN)
     for net, values in zip(pair, before):
-      self.assertLen(held(net), len(values))
-      for variable, value in zip(held(net), values):
+      self.assertLen(list_variables(net), len(values))
+      for variable, value in zip(list_variables(net), values):
         self.assertAllEqual(variable, value)
 
   @parameterized.named_parameters(*KINDS)
@@ -401,7 +403,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*KINDS)
   def test_only_evaluation_judges_each_image_alone(self, make_pair):
-    _, d = shared(make_pair)
+    _, d = get_pair(make_pair)
     images, labels, _ = batch()
     alone = {
       mode: np.allclose(
@@ -430,7 +432,7 @@ class AdaptedTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*OTHERS)
   @pytest.mark.soak
-  def test_so_do_replicas_of_other_kinds(self, make_pair):
+  def test_four_replicas_equal_one_for_other_kinds_of_nets(self, make_pair):
     self.check_replicas(make_pair(False))
 
   def check_replicas(self, pair):
@@ -505,7 +507,7 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(d(batch().images, None, Mode.TRAIN).shape, [BATCH])
 
   @parameterized.parameters("training", "is_training")
-  def test_training_is_said_to_whom_it_concerns(self, word):
+  def test_training_is_passed_to_nets_that_take_it(self, word):
     seen = []
     if word == "training":
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import paragan_tf as pg
-from paragan_tf import config
+from paragan_tf import api, config
 from paragan_tf.outputs import records
 from tests import testing
 
@@ -95,7 +95,12 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "`metric`.*got 'kid'"):
       scale_mgr.eval(metric="kid")
 
-  def test_an_estimator_goes_on_where_its_folder_stands(self):
+  def test_the_package_exports_what_the_api_does(self):
+    self.assertCountEqual(api.__all__, pg._API)
+    for name in api.__all__:
+      self.assertIs(getattr(api, name), getattr(pg, name))
+
+  def test_an_estimator_resumes_from_its_folder(self):
     def estimator(folder):
       return pg.Estimator(Module, Critic, f"{self.folder}/{folder}", 8, z_dim=4)
 
@@ -138,7 +143,7 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     exported = tf.saved_model.load(gan.export_saved_model(f"{self.folder}/x"))
     served = exported.signatures["serving_default"](z=tf.constant(z))["images"]
     self.assertAllClose(served, images)
-    step = gan._run.experiment.step
+    step = gan.get_run().experiment.step
     w = step.ema.twin.trainable_variables[0].numpy()
     self.assertAllClose(images[0].reshape(-1), np.tanh(z[0] @ w), atol=1e-6)
     self.assertNotAllClose(w, 0.1 * np.ones([4, 64]))
@@ -160,7 +165,7 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, words):
       gan.train(input_fn, **steps)
 
-  def test_what_does_not_fit_is_said(self):
+  def test_invalid_arguments_are_refused(self):
     with self.assertRaisesRegex(ValueError, "multiple of `num_workers`.*10"):
       pg.ScalingManager(Config(), bs=10, num_workers=4)
     with self.assertRaisesRegex(ValueError, "train first"):

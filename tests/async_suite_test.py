@@ -37,7 +37,7 @@ def make_cycle(ready, done, num_steps=2, wall=10.0, input_wait=1.0):
 
 
 def make_throughput():
-  """Returns two rounds of four steps with 32 images."""
+  """Returns two repetitions of four steps with 32 images."""
   both = [make_cycle([4.0], [7.0]), make_cycle([6.0], [8.0])]
   return Throughput(
     batch_size=32,

@@ -32,10 +32,10 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("eager", False, 4), ("compiled", True, 4), ("anew", False, 1)
   )
-  def test_in_parts_it_is_the_same(self, compiled, num):
+  def test_in_chunks_it_is_the_same(self, compiled, num):
     whole = attention.SelfAttention(8, INIT, True)
-    parts = attention.SelfAttention(8, INIT, True, parts=num)
-    parts.recomputes = True
+    chunked = attention.SelfAttention(8, INIT, True, num_chunks=num)
+    chunked.recomputes = True
     self.assertFalse(whole.recomputes)
     x = tf.constant(random(2, 4, 4, 8), tf.float32)
 
@@ -49,10 +49,10 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
         slope = tf.reduce_sum(grads[0] ** 2)
       return [y, *grads, outer.gradient(slope, layer.value.weight.w)]
 
-    for layer in (whole, parts):
+    for layer in (whole, chunked):
       layer.gamma.assign(0.7)
     ours = tf.function(
-      lambda: run(parts), jit_compile=compiled, autograph=False
+      lambda: run(chunked), jit_compile=compiled, autograph=False
     )()
     for one, other in zip(ours, run(whole)):
       self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)

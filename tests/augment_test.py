@@ -30,7 +30,7 @@ def call(made, x, seed=1, step=STEP, purpose="real"):
   )
 
 
-def shifted(image, dy, dx):
+def shift_by_hand(image, dy, dx):
   """Rolls an image, and sets pixels that wrapped around to gray."""
   image = np.roll(image, (dy, dx), (0, 1))
   h, w = image.shape[:2]
@@ -73,7 +73,7 @@ class TransformTest(tf.test.TestCase, parameterized.TestCase):
     x = testing.images(5, ImageSpec(6, 3, 0))[:, :, :5]
     dy, dx = [0, 2, -1, 6, 0], [0, -3, 1, 0, 4]
     ours = augment.shift(x, tf.constant(dy), tf.constant(dx))
-    self.assertAllEqual(ours, [shifted(*args) for args in zip(x, dy, dx)])
+    self.assertAllEqual(ours, [shift_by_hand(*args) for args in zip(x, dy, dx)])
 
   def test_scale_interpolates_around_the_center(self):
     row = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
@@ -112,7 +112,9 @@ class TransformTest(tf.test.TestCase, parameterized.TestCase):
         for on in (0, 1)
         for dy in range(-4, 5)
         for dx in range(-4, 5)
-        if np.array_equal(after, shifted(before[:, :: 1 - 2 * on], dy, dx))
+        if np.array_equal(
+          after, shift_by_hand(before[:, :: 1 - 2 * on], dy, dx)
+        )
       ]
       self.assertLen(ways, 1)
       found.update(ways)

@@ -110,7 +110,7 @@ class BenchmarkTest(tf.test.TestCase):
 class StepFiguresTest(tf.test.TestCase):
   def figures(self):
     results = {
-      # Two steps of eight images in each of three rounds.
+      # Two steps of eight images in each of three repetitions.
       "ours": np.array([1.0, 2.0, 4.0]),
       "tfgan": np.array([1.5, 4.0, 6.0]),
       "tfgan_session": np.array([1.0, 3.0, 5.0]),
@@ -191,7 +191,7 @@ class StepFiguresTest(tf.test.TestCase):
       [
         "",
         "peak   20.0 (20.0 - 30.0) GFLOP/s by matmul; we reach 10% (10% - 25%)",
-        "rounds 3 of 2 step(s) a side; load 0.5 before",
+        "3 repetitions of 2 step(s) a side; load 0.5 before",
       ],
     )
 
@@ -207,7 +207,7 @@ class BackbonesFiguresTest(tf.test.TestCase):
     # 4e9 in 1, 2 and 4 s, of 10e9, 20e9 and 10e9 a second.
     self.assertAllClose(figures["biggan_fraction_of_peak"], 0.1)
     self.assertAllClose(figures["biggan_gflops_per_step"], 4.0)
-    title, heads, *rows, space, peak, rounds = backbones.format_table(
+    title, heads, *rows, space, peak, repetitions = backbones.format_table(
       {**figures, "load_before": 0.5}
     ).splitlines()
     self.assertEqual(title, "32 px, batch 16, width 32")
@@ -219,7 +219,7 @@ class BackbonesFiguresTest(tf.test.TestCase):
     )
     self.assertEqual(space, "")
     self.assertEqual(peak, "peak   20.0 (20.0 - 30.0) GFLOP/s by matmul")
-    self.assertEqual(rounds, "rounds 3; load 0.5 before")
+    self.assertEqual(repetitions, "3 repetitions; load 0.5 before")
 
 
 class EnginesFiguresTest(tf.test.TestCase):
@@ -232,7 +232,7 @@ class EnginesFiguresTest(tf.test.TestCase):
       ]
     )
     results = {
-      # Two steps in each of three rounds.
+      # Two steps in each of three repetitions.
       "one": np.array([1.0, 2.0, 4.0]),
       "no_exchange": np.array([1.0, 4.0, 5.0]),
       "all_reduce": np.array([2.0, 2.5, 8.0]),
@@ -293,7 +293,7 @@ class EnginesFiguresTest(tf.test.TestCase):
         "host   10.00% (7.50% - 15.00%) of the time: "
         "1000.0 (750.0 - 1000.0) ms a call of 20 steps, 1.00 s each; "
         "7.50% is waiting for data",
-        "rounds 3 calls, then 3 of 2 steps a side; load 0.5 before",
+        "3 calls, then 3 repetitions of 2 steps a side; load 0.5 before",
       ],
     )
 

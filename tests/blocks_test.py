@@ -19,7 +19,7 @@ def random(*shape, seed=0):
   return np.random.RandomState(seed).randn(*shape)
 
 
-def shaken(module):
+def perturb(module):
   """Moves all weights, and brings spectral norms to their end."""
   for i, variable in enumerate(module.trainable_variables):
     variable.assign_add(0.3 * random(*variable.shape, seed=i))
@@ -69,7 +69,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_sngan_g_block(self):
     norm = functools.partial(norms.BatchNorm, num_classes=CLASSES)
-    block = shaken(blocks.GeneratorBlock(4, 3, INIT, norm, False, "block"))
+    block = perturb(blocks.GeneratorBlock(4, 3, INIT, norm, False, "block"))
     x = random(3, 4, 4, 4)
     pairs = [by_class(n, LABELS) for n in (block.norm1, block.norm2)]
     y = block(tf.cast(x, tf.float32), LABELS, Mode.FROZEN)
@@ -80,7 +80,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
       affines.ByVector, inputs=VECTOR, init=INIT, spectral=True
     )
     norm = functools.partial(norms.BatchNorm, affine=affine)
-    block = shaken(blocks.GeneratorBlock(4, 3, INIT, norm, True, "block"))
+    block = perturb(blocks.GeneratorBlock(4, 3, INIT, norm, True, "block"))
     x, cond = random(3, 4, 4, 4), random(3, VECTOR)
     pairs = [by_vector(n, cond) for n in (block.norm1, block.norm2)]
     y = block(*(tf.cast(v, tf.float32) for v in (x, cond)), Mode.FROZEN)
@@ -93,7 +93,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
     ("keep", 4, 4, False, False),
   )
   def test_sngan_and_biggan_d_block(self, inputs, outputs, down, first):
-    block = shaken(
+    block = perturb(
       blocks.DiscriminatorBlock(
         inputs, outputs, INIT, None, True, down, first, "block"
       )
@@ -105,7 +105,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(("up", 4, True), ("keep", 8, False))
   def test_biggan_deep_g_block(self, outputs, up):
     norm = functools.partial(norms.BatchNorm, num_classes=CLASSES)
-    block = shaken(
+    block = perturb(
       blocks.DeepGeneratorBlock(8, outputs, INIT, norm, True, up, "block")
     )
     x = random(3, 4, 4, 8)
@@ -120,7 +120,7 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(("down", 8, True), ("keep", 4, False))
   def test_biggan_deep_d_block(self, outputs, down):
-    block = shaken(
+    block = perturb(
       blocks.DeepDiscriminatorBlock(4, outputs, INIT, True, down, "block")
     )
     x = random(3, 4, 4, 4)
@@ -143,22 +143,22 @@ class BlockTest(tf.test.TestCase, parameterized.TestCase):
       blocks.DeepDiscriminatorBlock(4, 6, INIT, True, True, "block")
 
   def test_a_norm_in_d_stands_before_every_relu(self):
-    block = shaken(
+    block = perturb(
       blocks.DiscriminatorBlock(
         2, 2, INIT, norms.LayerNorm, False, False, False, "block"
       )
     )
     x = random(3, 4, 4, 2)
 
-    def normed(x, norm):
+    def normalize(x, norm):
       mean, variance = (
         m(x, (1, 2, 3), keepdims=True) for m in (np.mean, np.var)
       )
       y = (x - mean) / np.sqrt(variance + 1e-5)
       return y * (1 + norm.gamma.numpy()) + norm.beta.numpy()
 
-    h = reference.conv(reference.relu(normed(x, block.norm1)), block.conv1)
-    h = reference.conv(reference.relu(normed(h, block.norm2)), block.conv2)
+    h = reference.conv(reference.relu(normalize(x, block.norm1)), block.conv1)
+    h = reference.conv(reference.relu(normalize(h, block.norm2)), block.conv2)
     y = block(tf.cast(x, tf.float32), None, Mode.FROZEN)
     self.check(y, x + h)
 

@@ -46,7 +46,7 @@ class AuxiliaryClassifierTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(value, 2.0 * expected, rtol=1e-5)
 
 
-def embedded(angles, proxy_angles):
+def make_verdict(angles, proxy_angles):
   """Returns embeddings and proxies on the unit circle."""
 
   def circle(angles):
@@ -59,7 +59,7 @@ class ContrastiveTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(("warm", 1.0), ("cold", 0.1))
   def test_value_equals_the_formula(self, t):
     # Images 0 and 2 are of one class, image 1 is alone with its proxy.
-    verdict = embedded([0.0, 1.0, 2.5], [0.3, 1.2, 0.3])
+    verdict = make_verdict([0.0, 1.0, 2.5], [0.3, 1.2, 0.3])
     near = {  # Each to its proxy, then to the others by angle.
       0: (exp(cos(0.3) / t), {1: exp(cos(1.0) / t), 2: exp(cos(2.5) / t)}),
       1: (exp(cos(0.2) / t), {0: exp(cos(1.0) / t), 2: exp(cos(1.5) / t)}),
@@ -82,13 +82,13 @@ class ContrastiveTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(value, 2.0 * np.mean(terms), rtol=1e-5)
 
   def test_loss_of_one_class_is_zero(self):
-    verdict = embedded([0.0, 1.0, 2.5], [0.3] * 3)
+    verdict = make_verdict([0.0, 1.0, 2.5], [0.3] * 3)
     labels = tf.constant([1, 1, 1])
     value = class_losses.Contrastive()(view("d", verdict, None, labels, None))
     self.assertAllClose(value, 0.0, atol=1e-6)
 
   def test_loss_of_one_image_is_zero(self):
-    verdict = embedded([0.0], [0.3])
+    verdict = make_verdict([0.0], [0.3])
     labels = tf.constant([1])
     value = class_losses.Contrastive()(view("d", verdict, None, labels, None))
     self.assertAllClose(value, 0.0, atol=1e-6)

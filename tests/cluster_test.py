@@ -41,11 +41,11 @@ class FromEnvironmentTest(parameterized.TestCase):
     ("beside", {"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "worker", 1, 2),
   )
   def test_cluster_has_all_addresses_and_this_index(
-    self, jobs, kind, index, place
+    self, jobs, kind, index, process_index
   ):
     found = cluster.from_environment(tf_config(jobs, kind, index))
     self.assertEqual(list(found.addresses), WORKERS)
-    self.assertEqual(found.place, place)
+    self.assertEqual(found.process_index, process_index)
     self.assertIn("TF_CONFIG", found.found_in)
 
   def test_nothing_set_is_no_cluster(self):
@@ -58,7 +58,7 @@ class FromEnvironmentTest(parameterized.TestCase):
   def test_an_empty_cluster_is_one_machine(self, text):
     found = cluster.from_environment({"TF_CONFIG": text})
     self.assertLen(found.addresses, 1)
-    self.assertEqual(found.place, 0)
+    self.assertEqual(found.process_index, 0)
 
   @parameterized.named_parameters(
     ("not_json", {"TF_CONFIG": "{worker"}, "must be JSON such as .*'{worker'"),
@@ -110,12 +110,12 @@ class FromEnvironmentTest(parameterized.TestCase):
         list(found.addresses),
         ["node1:8888", "node1:8889", "node2:8888", "node2:8889"],
       )
-      self.assertEqual(found.place, rank)
+      self.assertEqual(found.process_index, rank)
     self.assertIn("SLURM", found.found_in)
 
   def test_tf_config_has_priority_over_slurm(self):
     found = self.read_slurm({**slurm(1), **tf_config({"worker": WORKERS})})
-    self.assertEqual((list(found.addresses), found.place), (WORKERS, 0))
+    self.assertEqual((list(found.addresses), found.process_index), (WORKERS, 0))
 
   @parameterized.named_parameters(
     ("not_in_a_step", "SLURM_STEP_NODELIST", None, "not found"),
@@ -138,16 +138,16 @@ class WaitForAllTest(absltest.TestCase):
     ports = launch._find_free_ports(3)
     self.addresses = [f"127.0.0.1:{port}" for port in ports]
 
-  def listen(self, place):
+  def listen(self, process_index):
     """Listens on an address, as TensorFlow of another process would."""
-    port = int(self.addresses[place].split(":")[1])
+    port = int(self.addresses[process_index].split(":")[1])
     server = socket.create_server(("127.0.0.1", port))
     self.stack.enter_context(server)
 
-  def wait(self, place=1, seconds=10.0):
+  def wait(self, process_index=1, seconds=10.0):
     """Waits as one of the processes, and returns the duration."""
     began = time.monotonic()
-    made = cluster.Cluster(self.addresses, place, "`TF_CONFIG`")
+    made = cluster.Cluster(self.addresses, process_index, "`TF_CONFIG`")
     cluster.wait_for_all(made, seconds)
     return time.monotonic() - began
 

@@ -18,7 +18,7 @@ def change(d, images, others):
   return ((logits(d, images) - logits(d, others)) ** 2).mean()
 
 
-def placed(image, flipped, dy, dx):
+def flip_and_shift_by_hand(image, flipped, dy, dx):
   """Returns an image with a gray border, flipped and shifted."""
   ground = np.zeros([16, 16, 1], np.float32)
   ground[4 + dy : 12 + dy, 4 + dx : 12 + dx] = image[:, :: -1 if flipped else 1]
@@ -32,7 +32,7 @@ def ways(image, other):
     for flipped in (False, True)
     for dy in range(-4, 5)
     for dx in range(-4, 5)
-    if np.array_equal(placed(image, flipped, dy, dx), other)
+    if np.array_equal(flip_and_shift_by_hand(image, flipped, dy, dx), other)
   ]
 
 

@@ -31,10 +31,10 @@ _BINDING = re.compile(r"[\w/.]+\.\w+ = (?!@losses\.yours).+")
 _FOLDERS = ("docs", "gin", "paragan_tf", "tests", "tools")
 
 # Imports TensorFlow once, then runs all programs at the same time, each in a
-# process of its own.
+# process of its own. Imports nothing of ours, so that a missing import shows.
 _RUN_ALL = """
 import json, os, sys, traceback
-import paragan_tf.run
+import tensorflow
 pids = []
 for i, program in enumerate(json.load(sys.stdin)):
   os.mkdir(str(i))
@@ -213,7 +213,12 @@ class ProgramsTest(parameterized.TestCase):
     process = subprocess.run(
       [sys.executable, "-c", _RUN_ALL],
       cwd=cls.folder,
-      env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": folder.name},
+      env={
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": folder.name,
+        "TF_ENABLE_ONEDNN_OPTS": "1",  # As `paragan_tf` sets it.
+      },
       input=json.dumps([code for _, code in programs()]),
       capture_output=True,
       text=True,

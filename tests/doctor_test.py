@@ -135,7 +135,7 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
     ),
     ("a_wrong_kind", "Experiment.batch_size = 'x'", "A value of `Experiment`"),
   )
-  def test_what_must_be_mended_is_one_line_and_the_exit_code(
+  def test_what_must_be_fixed_is_one_line_and_the_exit_code(
     self, binding, words
   ):
     flags = mock.patch.multiple(
@@ -144,15 +144,15 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
       _GIN_BINDINGS=mock.Mock(value=[binding]),
       _MODEL_DIR=mock.Mock(value=self.get_temp_dir()),
     )
-    said = io.StringIO()
+    output = io.StringIO()
     ends = self.assertRaises(SystemExit)
-    with flags, contextlib.redirect_stdout(said), ends as ended:
+    with flags, contextlib.redirect_stdout(output), ends as ended:
       doctor.main()
     self.assertEqual(ended.exception.code, 2)
-    *_, wrong, verdict = said.getvalue().splitlines()
+    *_, wrong, verdict = output.getvalue().splitlines()
     self.assertRegex(wrong, f"^error +config +{words}")
-    self.assertEqual(verdict, "1 thing(s) must be mended first.")
-    self.assertNotIn("In call to", said.getvalue())
+    self.assertEqual(verdict, "1 problem(s) must be fixed first.")
+    self.assertNotIn("In call to", output.getvalue())
 
 
 if __name__ == "__main__":

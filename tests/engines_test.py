@@ -112,7 +112,7 @@ class EnginesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("real_net", ()),
     ("every_other_step", run_test.EVERY_OTHER_STEP),
-    ("apart", run_test.ASYNC),
+    ("role_split", run_test.ASYNC),
   )
   @pytest.mark.soak
   def test_engines_come_to_the_same_values(self, more):

@@ -23,7 +23,7 @@ def classifier() -> features.FashionClassifier:
   return _classifier
 
 
-def embedded(count):
+def draw_embedded(count):
   """Returns embedded images, `[count, 32, 32, 1]`, and their labels."""
   with (_DATA / "fashion_mnist.npz").open("rb") as f:
     data = np.load(f)
@@ -38,7 +38,7 @@ def metadata():
 
 class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
   def test_recorded_accuracy_is_right(self):
-    images, labels = embedded(10000)
+    images, labels = draw_embedded(10000)
     right = [
       np.argmax(classifier()(images[i : i + 500]).logits, -1)
       == labels[i : i + 500]
@@ -60,7 +60,7 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(classifier().sha256, metadata()["sha256"])
 
   def test_forward_pass_is_that_of_a_plain_convolutional_net(self):
-    images, _ = embedded(3)
+    images, _ = draw_embedded(3)
     w = {k: v for k, v in features.load_weights().items() if k != "metadata"}
     x = images
     for layer in ("conv0", "conv1", "conv2"):
@@ -92,19 +92,19 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(net.__call__.experimental_get_tracing_count(), 1)
 
   def test_rows_do_not_depend_on_their_batch(self):
-    images, _ = embedded(6)
+    images, _ = draw_embedded(6)
     alone = classifier()(images[4:5])
     self.assertAllClose(alone.features[0], classifier()(images).features[4])
 
   def test_color_counts_only_by_its_mean(self):
-    gray, _ = embedded(4)
+    gray, _ = draw_embedded(4)
     shift = np.array([0.25, -0.5, 0.25], np.float32)
     self.assertAllClose(
       classifier()(gray + shift).logits, classifier()(gray).logits, atol=1e-3
     )
 
   def test_larger_images_are_averaged(self):
-    images, _ = embedded(4)
+    images, _ = draw_embedded(4)
     double = images.repeat(2, axis=1).repeat(2, axis=2)
     # What averages to the image is, for the classifier, the image.
     double[:, ::2] += 0.5
@@ -123,7 +123,7 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(gray[0, 3:-2:2, 5, 0], ramp[1:-1] + step / 4)
 
   def test_noise_lowers_the_accuracy(self):
-    images, labels = embedded(500)
+    images, labels = draw_embedded(500)
     noisy = images + np.random.RandomState(0).normal(0, 1, images.shape)
     clean = np.mean(np.argmax(classifier()(images).logits, -1) == labels)
     noisy = classifier()(noisy.astype(np.float32)).logits
@@ -133,7 +133,7 @@ class FashionClassifierTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEmpty(classifier().variables)
 
   def test_works_inside_the_graph_of_another_function(self):
-    images, _ = embedded(2)
+    images, _ = draw_embedded(2)
     traced = tf.function(lambda x: classifier()(x).logits)
     self.assertAllClose(
       traced(tf.constant(images)), classifier()(images).logits

@@ -18,7 +18,7 @@ WIDTHS = {"biggan": 2, "sagan": 8, "sngan": 4}
 
 
 @functools.cache
-def made(backbone, side, num_classes=4, joined=None):
+def make_net(backbone, side, num_classes=4, joined=None):
   """Returns a net, each weight of which is a number of its own.
 
   `joined` is what it joins: "projections" or "power_iterations".
@@ -35,7 +35,7 @@ def made(backbone, side, num_classes=4, joined=None):
   return net
 
 
-def called(net, side, mode):
+def call_net(net, side, mode):
   """Returns what a net computes, its gradients, and where its state goes.
 
   The state is given back.
@@ -65,7 +65,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
     super().tearDown()
 
   def check(self, net, other, side, mode):
-    expected, found = (called(one, side, mode) for one in (net, other))
+    expected, found = (call_net(one, side, mode) for one in (net, other))
     for one, other in zip(found, expected):
       self.assertAllClose(one, other, rtol=2e-4, atol=2e-4)
 
@@ -79,7 +79,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_power_iterations(self, backbone, side, mode):
     plain, joined = (
-      made(backbone, side, joined=joined)
+      make_net(backbone, side, joined=joined)
       for joined in (None, "power_iterations")
     )
     self.assertEmpty(fused.begin(plain, mode).precomputed)
@@ -89,7 +89,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.product(backbone=["biggan", "sngan"], num_classes=[4, 0])
   def test_projections(self, backbone, num_classes):
     plain, joined = (
-      made(backbone, "Generator", num_classes, joined)
+      make_net(backbone, "Generator", num_classes, joined)
       for joined in (None, "projections")
     )
     self.check(plain, joined, "Generator", Mode.TRAIN)
@@ -106,7 +106,9 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_there_are_fewer_of_them(self):
     before, after = (
-      self.num_products(made("biggan", "Generator", joined=joined), "Generator")
+      self.num_products(
+        make_net("biggan", "Generator", joined=joined), "Generator"
+      )
       for joined in (None, "power_iterations")
     )
     self.assertLess(after, before / 2)
@@ -116,7 +118,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters("sngan", "biggan")
   def test_projections_are_one_product(self, backbone):
     before, after = (
-      self.num_products(made(backbone, "Generator", 4, joined), "Generator")
+      self.num_products(make_net(backbone, "Generator", 4, joined), "Generator")
       for joined in (None, "projections")
     )
     self.assertEqual(before - after, 11)

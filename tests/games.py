@@ -26,7 +26,7 @@ def bilinear(seed, size):
 
 
 def tanh_game(seed, same=False, size=6, strength=1.0):
-  """Returns a game that is not affine, so that who talks to whom matters."""
+  """Returns a game that is not affine, so that topology matters."""
   linear = bilinear(seed, size // 2)
   offsets = np.random.RandomState(seed).randn(testing.NUM_REPLICAS, size)
   if same:

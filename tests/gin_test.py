@@ -22,7 +22,7 @@ DEEP = [path for path in RUNS if re.search("(256|512|1024)_|_deep_", path.stem)]
 NETS = ("Generator", "Discriminator")
 
 
-def named(paths):
+def make_cases(paths):
   """Returns one test case a file."""
   return [(path.stem, path) for path in sorted(paths)]
 
@@ -32,12 +32,12 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     super().tearDown()
 
-  @parameterized.named_parameters(*named(PARTS))
+  @parameterized.named_parameters(*make_cases(PARTS))
   def test_a_part_says_what_it_is_and_can_be_read(self, path):
     self.assertStartsWith(path.read_text(), "# ")
     config.load([str(path)], [])
 
-  @parameterized.named_parameters(*named(RUNS))
+  @parameterized.named_parameters(*make_cases(RUNS))
   def test_a_run_says_its_command_and_can_be_read(self, path):
     header = path.read_text().split("from __gin__")[0]
     for word in ("#   ", "Required:", "Often changed:"):
@@ -72,13 +72,13 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
       given.append("Experiment.batch_size = 2")
     return given
 
-  @parameterized.named_parameters(*named(set(RUNS) - set(DEEP)))
+  @parameterized.named_parameters(*make_cases(set(RUNS) - set(DEEP)))
   def test_a_run_builds(self, path):
     self.check_run(path)
 
-  @parameterized.named_parameters(*named(DEEP))
+  @parameterized.named_parameters(*make_cases(DEEP))
   @pytest.mark.soak
-  def test_so_does_a_run_of_many_layers(self, path):
+  def test_a_run_of_many_layers_builds(self, path):
     self.check_run(path)
 
   def check_run(self, path):
@@ -94,7 +94,7 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn(f"{run.num_steps:,} in all", run.summary())
 
 
-class ConfigTest(tf.test.TestCase):
+class ConfigTest(tf.test.TestCase, parameterized.TestCase):
   def tearDown(self):
     gin.clear_config()
     super().tearDown()
@@ -127,25 +127,31 @@ class ConfigTest(tf.test.TestCase):
     rows = config.differences("g/a.x = 1\n", "d/a.x = 1\n")
     self.assertEqual([row[0] for row in rows], ["d/a.x", "g/a.x"])
 
-  def test_an_old_name_is_told_with_the_new_one(self):
-    for files, bindings, words in (
-      (
-        ["gin/policy/ttur.gin"],
-        [],
-        "`gin/policy/` is called `gin/optimizers/`",
-      ),
-      (
-        ["gin/layout/tpu.gin"],
-        ["hardware.Layout.attention_anew = True"],
-        "`attention_anew` is called `recompute_attention` now",
-      ),
-    ):
+  @parameterized.parameters(*sorted(config._RENAMED.items()))
+  def test_an_old_name_is_reported_with_the_new_one(self, old, new):
+    words = f"`{old}` is called `{new}` now"
+    if old.endswith("/"):  # A folder of configs.
+      file = next((ROOT / new).glob("*.gin")).name
+      config.load([f"{new}{file}"], [])
       with self.assertRaisesRegex(ValueError, words):
-        config.load(files, bindings)
+        config.load([f"{old}{file}"], [])
+      return
+    owner = "schedule.Asynchronous" if "_share" in old else "hardware.Layout"
+    files = ["gin/layout/tpu.gin", "gin/sync/paragan.gin"]
+    config.load(files, [f"{owner}.{new} = 1"])
+    with self.assertRaisesRegex(ValueError, words):
+      config.load(files, [f"{owner}.{old} = 1"])
+
+  def test_an_old_name_in_an_include_is_reported_too(self):
+    path = pathlib.Path(self.get_temp_dir()) / "old.gin"
+    path.write_text("include 'gin/policy/ttur.gin'\n")
+    words = "`gin/policy/` is called `gin/optimizers/` now"
+    with self.assertRaisesRegex(ValueError, words):
+      config.load([str(path)], [])
 
   def test_what_cannot_be_read_is_one_sentence(self):
     cases = (
-      (["no_such.gin"], [], "'no_such.gin' is not there"),
+      (["no_such.gin"], [], "'no_such.gin' does not exist"),
       ([], ["run.Run.no_such = 1"], "no_such"),
       ([], ["no_such.thing = 1"], "no_such"),
       ([], ["broken ="], "config"),

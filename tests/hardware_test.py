@@ -1,4 +1,4 @@
-"""Profiles, what their tiles waste, and what a layout is without wishes."""
+"""Profiles, what their tiles waste, and what a layout is by default."""
 
 import gin
 import tensorflow as tf
@@ -81,7 +81,7 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
     with tpu_function.tpu_shard_context(8):
       self.assertEqual(Layout().resolve(), tpu)
 
-  def test_a_wish_counts_and_each_player_may_have_its_own(self):
+  def test_an_option_overrides_the_profile_per_player(self):
     gin.bind_parameter("g/hardware.Layout.resizes", "apart")
     with gin.config_scope("g"):
       self.assertEqual(hardware.resolve_layout().resizes, "apart")

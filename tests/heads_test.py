@@ -57,10 +57,10 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
     def unit(x):
       return x / np.linalg.norm(x, axis=1, keepdims=True)
 
-    place = X @ head.place.weight.w.numpy()
+    vectors = X @ head.to_embedding.weight.w.numpy()
     proxy = head.embedding.weight.w.numpy()[LABELS]
     self.assertEqual(verdict.embedding.shape, [5, size])
-    self.assertAllClose(verdict.embedding, unit(place))
+    self.assertAllClose(verdict.embedding, unit(vectors))
     self.assertAllClose(verdict.proxy, unit(proxy))
 
   @parameterized.named_parameters(

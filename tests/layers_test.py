@@ -10,14 +10,14 @@ from paragan_tf.types import Mode
 from tests import testing
 
 INIT = layers.normal_init(0.5, seed=3)
-MODES = (("turn", Mode.TRAIN), ("watch", Mode.FROZEN), ("eval", Mode.EVAL))
+MODES = (("train", Mode.TRAIN), ("frozen", Mode.FROZEN), ("eval", Mode.EVAL))
 
 
 def random(*shape):
   return np.random.RandomState(len(shape)).randn(*shape).astype(np.float32)
 
 
-def repeated(x):
+def repeat_pixels(x):
   """Each pixel four times."""
   return tf.repeat(tf.repeat(x, 2, 1), 2, 2)
 
@@ -43,7 +43,7 @@ def same_conv(x, w, bias):
 
 PLAIN = {
   None: same_conv,
-  "up": lambda x, w, bias: same_conv(repeated(x), w, bias),
+  "up": lambda x, w, bias: same_conv(repeat_pixels(x), w, bias),
   "down": lambda x, w, bias: block_mean(same_conv(x, w, bias)),
 }
 
@@ -130,7 +130,7 @@ class ConvTest(tf.test.TestCase, parameterized.TestCase):
       return tape.gradient(y, x, dy)
 
     ours = tf.function(lambda: grad(layout.upsample), jit_compile=True)()
-    self.assertAllClose(ours, grad(repeated), rtol=1e-5)
+    self.assertAllClose(ours, grad(repeat_pixels), rtol=1e-5)
 
 
 class LinearTest(tf.test.TestCase, parameterized.TestCase):
@@ -213,8 +213,8 @@ class SpectralTest(tf.test.TestCase, parameterized.TestCase):
       self.assertGreater(np.abs(u - before).max(), 1e-3)
       self.assertGreater(np.abs(power_iteration(matrix, u)[0] - u).max(), 1e-3)
 
-  @parameterized.named_parameters(("watch", Mode.FROZEN), ("eval", Mode.EVAL))
-  def test_nobody_else_moves_the_vector(self, mode):
+  @parameterized.named_parameters(("frozen", Mode.FROZEN), ("eval", Mode.EVAL))
+  def test_other_modes_keep_the_vector(self, mode):
     weight, matrix, u = self.weight()
     first, second = weight(mode), weight(mode)
     self.assertAllEqual(first, second)
@@ -312,12 +312,12 @@ class InitTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ClassWeightsTest(tf.test.TestCase):
-  def test_ids_and_shares(self):
+  def test_ids_and_class_weights(self):
     expected = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     ours = layers.class_weights(np.array([2, 0], np.int32), 3)
     self.assertAllEqual(ours, expected)
-    shares = tf.constant([[0.5, 0.5, 0.0], [0.0, 0.1, 0.9]])
-    self.assertAllEqual(layers.class_weights(shares, 3), shares)
+    weights = tf.constant([[0.5, 0.5, 0.0], [0.0, 0.1, 0.9]])
+    self.assertAllEqual(layers.class_weights(weights, 3), weights)
 
   def test_the_number_of_classes_is_checked(self):
     with self.assertRaises((ValueError, tf.errors.InvalidArgumentError)):

@@ -1,4 +1,4 @@
-"""The figures of the suite `layout`, of made-up rounds and runs."""
+"""The figures of the suite `layout`, of made-up repetitions and runs."""
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +9,7 @@ from tools.suites.layout.bfloat16_quality import Outcome
 
 
 class LayoutTest(tf.test.TestCase):
-  def test_speeds_are_compared_round_by_round(self):
+  def test_speeds_are_compared_repetition_by_repetition(self):
     results = {name: np.array([1.0, 2.0, 4.0]) for name in suite.SIDES}
     results["plain"] = np.array([2.0, 2.0, 12.0])
     results["two_passes"] = np.array([2.0, 4.0, 4.0])
@@ -17,7 +17,7 @@ class LayoutTest(tf.test.TestCase):
     self.assertAlmostEqual(figures["cpu_vs_plain"], 2.0)
     self.assertAlmostEqual(figures["two_passes_vs_cpu"], 0.5)
     self.assertAlmostEqual(figures["resizes_apart_vs_cpu"], 1.0)
-    self.assertEqual(figures["num_rounds"], 3)
+    self.assertEqual(figures["num_repetitions"], 3)
     for name in list(suite.SIDES)[1:]:
       self.assertIn(f"{name}_vs_cpu", figures)
 
@@ -29,7 +29,7 @@ class LayoutTest(tf.test.TestCase):
     self.assertLen(lines, len(suite.SIDES) + 2)
     self.assertStartsWith(lines[1], "cpu_vs_plain")
     self.assertIn("1.00", lines[1])
-    self.assertStartsWith(lines[-1], "rounds 2")
+    self.assertStartsWith(lines[-1], "2 repetitions")
 
 
 def load_figures():

@@ -156,7 +156,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
       changed = layout.apply_layout(tf.matmul, plain._replace(**part))
       self.assertIsNot(changed, tf.matmul)
 
-  def test_wide_products_leave_other_precisions_alone(self):
+  def test_float32_products_leave_other_precisions_alone(self):
     for dtype in (tf.float32, tf.float64):
       x, w = (tf.cast(random(3, 3), dtype) for _ in range(2))
       got = layout.in_float32(tf.matmul)(x, w)
@@ -211,7 +211,9 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
         return y, *tape.gradient(y, [x, w], dy)
 
       graph = back.get_concrete_function(x, w, dy).graph
-      backs = [op for op in needed(graph) if op.type == "Conv2DBackpropInput"]
+      backs = [
+        op for op in list_needed_ops(graph) if op.type == "Conv2DBackpropInput"
+      ]
       for op in backs:
         self.assertEqual(list(op.get_attr("strides")), [1, 1, 1, 1])
 
@@ -267,7 +269,7 @@ def settle(module):
 
 
 @contextlib.contextmanager
-def executed():
+def record_ops():
   """Lists the operations that are done eagerly: kind, inputs and results."""
   found = []
 
@@ -282,7 +284,7 @@ def executed():
     op_callbacks.remove_op_callback(note)
 
 
-def moves():
+def compute_moves():
   """Returns both moves with all that they leave, and operations by kind."""
   g_player, d_player = players()
   g, d = g_player.net, d_player.net
@@ -294,7 +296,7 @@ def moves():
     tf.constant(draw.randn(3, 20), tf.float32),
   )
   # Eagerly: to trace it takes several times as long.
-  with executed() as ops:
+  with record_ops() as ops:
     fakes = turns.draw(g, batch, Mode.TRAIN)
     one = turns.g_move(fakes, d, batch, losses.wasserstein)
     other = turns.d_move(fakes, d, batch, losses.wasserstein, terms)
@@ -308,7 +310,7 @@ def moves():
 def plain_moves():
   """Returns those without any layout."""
   config.load(["gin/layout/off.gin"], [])
-  return moves()
+  return compute_moves()
 
 
 class NetsTest(tf.test.TestCase, parameterized.TestCase):
@@ -316,15 +318,15 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     super().tearDown()
 
-  def check(self, files, wishes):
+  def check(self, files, options):
     gin.clear_config()
     expected, before = plain_moves()
     gin.clear_config()
     config.load(files, ["from paragan_tf import hardware"])
     with gin.unlock_config():
-      for name, value in wishes.items():
+      for name, value in options.items():
         gin.bind_parameter(f"hardware.Layout.{name}", value)
-    found, after = moves()
+    found, after = compute_moves()
     self.assertLen(found, len(expected))
     for one, other in zip(found, expected):
       scale = max(SMALLEST, np.abs(other).max())
@@ -333,12 +335,12 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotEqual(after, before)
 
   @parameterized.named_parameters(*SWITCHES.items())
-  def test_each_part_leaves_the_moves_as_they_are(self, wishes):
-    self.check(["gin/layout/off.gin"], wishes)
+  def test_each_option_leaves_the_moves_as_they_are(self, options):
+    self.check(["gin/layout/off.gin"], options)
 
   @parameterized.named_parameters(*PROFILES.items())
-  def test_so_does_what_pays_on_a_hardware(self, wishes):
-    self.check([], wishes)
+  def test_each_profile_leaves_the_moves_as_they_are(self, options):
+    self.check([], options)
 
   def test_all_that_is_compared_counts(self):
     gin.clear_config()
@@ -386,7 +388,7 @@ class TracingTest(tf.test.TestCase):
     self.assertEqual(trace(), expected)
 
 
-def needed(graph):
+def list_needed_ops(graph):
   """Returns the operations that are asked for by what a function returns."""
   seen, waiting = {}, [tensor.op for tensor in graph.outputs]
   while waiting:

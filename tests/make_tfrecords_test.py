@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = ("JPEG", "PNG", "WEBP", "BMP")
 
 
-def encoded(i):
+def encode_image(i):
   """Returns an image of its own for each number, of all kinds in turn."""
   pixels = np.random.RandomState(i).randint(256, size=[8, 8, 3])
   file = io.BytesIO()
@@ -65,7 +65,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     # 20 images of three classes: 10, 6 and 4.
     for i in range(20):
       label = "ant" if i < 10 else "bee & fly" if i < 16 else "cat"
-      self.data[f"{label}/{i}.img.jpg"] = encoded(i)
+      self.data[f"{label}/{i}.img.jpg"] = encode_image(i)
     self.write(self.data)
 
   def write(self, data):
@@ -167,8 +167,8 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_labels_of_like_names_keep_apart(self):
-    self.write({"bee | fly/x.jpg": encoded(20)})
-    self.data["bee | fly/x.jpg"] = encoded(20)
+    self.write({"bee | fly/x.jpg": encode_image(20)})
+    self.data["bee | fly/x.jpg"] = encode_image(20)
     self.make(by_label=True, num_shards=1)
     rows = self.assert_all_images_once()
     self.assertEqual(
@@ -206,7 +206,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "`--by_label` needs labels"):
       self.make(by_label=True)
 
-  def test_a_stopped_run_goes_on_with_what_is_missing(self):
+  def test_a_stopped_run_resumes_with_the_missing_files(self):
     self.make_some(3, num_shards=5)
     before = self.files()
     self.assertLen(before, 3)
@@ -257,7 +257,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_other_images_are_refused(self):
     self.make_some(1)
-    self.write({"ant/new.jpg": encoded(30)})
+    self.write({"ant/new.jpg": encode_image(30)})
     with self.assertRaisesRegex(ValueError, "`num_images` must be 20 .*got 21"):
       self.make()
 
@@ -318,7 +318,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_an_image_that_is_damaged_within_is_left_out_when_asked(self):
     # Whole at both ends, so it is met when it is written.
-    data = encoded(0)
+    data = encode_image(0)
     bad = data[:200] + bytes(len(data) - 202) + data[-2:]
     self.write({"ant/x.jpg": bad, "cat/y.jpg": bad})
     with mock.patch.object(sys, "stdout", io.StringIO()) as out:
@@ -332,7 +332,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(self.files(), before)
     self.assert_all_images_once()
 
-  def test_who_stops_it_is_told_so(self):
+  def test_a_stop_is_reported(self):
     stop = cli.StopSignals("Stopping soon")
     with mock.patch.object(sys, "stderr", io.StringIO()) as err:
       os.kill(os.getpid(), signal.SIGTERM)

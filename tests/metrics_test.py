@@ -343,12 +343,12 @@ class MeasureTest(tf.test.TestCase):
     self.assertEqual(self.extractor.batches, [120, 50, 50, 50])
 
   def test_uint8_images_are_converted_to_floats(self):
-    def rounded(images):
+    def to_uint8(images):
       return np.round((images + 1.0) * 127.5).astype(np.uint8)
 
     self.reference, self.heldout = (
-      rounded(self.reference),
-      rounded(self.heldout),
+      to_uint8(self.reference),
+      to_uint8(self.heldout),
     )
     got = self.measure(half_images)["frechet"]
     self.reference, self.heldout = (

@@ -187,7 +187,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     assert_equal(self, got, expected, 1e-6)
 
   @pytest.mark.soak
-  def test_g_and_d_apart_come_to_the_values_of_one(self):
+  def test_a_role_split_computes_the_values_of_one_process(self):
     expected = self.train_here(ASYNC)
     self.launch_jobs(
       self.job("whole_async", 20, ASYNC),
@@ -220,7 +220,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
       assert_equal(self, got, expected, 1e-4)
 
   @parameterized.parameters(*SCHEMES)
-  def test_stop_and_go_on_equals_going_on_bit_for_bit(self, scheme):
+  def test_stop_and_resume_equals_one_run_bit_for_bit(self, scheme):
     expected = values(self.folder / f"whole_{scheme}")
     got = values(self.folder / f"parts_{scheme}")
     self.assertEqual(expected.keys(), got.keys())
@@ -248,7 +248,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     agreed = values(self.folder / "whole_all_reduce")
     self.assertEmpty([name for name in agreed if "replica" in name])
 
-  def test_what_was_stopped_goes_on_in_one_process(self):
+  def test_a_stopped_run_resumes_in_one_process(self):
     shutil.copytree(self.folder / "stopped", self.own)
     step = self.stopped_at
     for strategy in (run_test.ONE("/cpu:0"), testing.strategy()):
@@ -385,7 +385,7 @@ class FourProcessesTest(tf.test.TestCase, parameterized.TestCase):
     ("ring", ["CollectiveGatherV2"] * 2),
     ("all_reduce", ["CollectiveReduceV2"]),
   )
-  def test_nothing_is_said_beside(self, name, expected):
+  def test_nothing_else_is_sent(self, name, expected):
     for worker in self.found:
       self.assertEqual(worker[name][-2], expected)
 
@@ -451,7 +451,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     ("no_tpu", alone, dict(tpu="local"), "this machine has no TPU"),
     ("no_answer", alone, dict(tpu="grpc://127.0.0.1:9"), "refused"),
   )
-  def test_it_is_said_before_anything_is_made(
+  def test_errors_come_before_files_are_written(
     self, environment, device_options, words
   ):
     for engine in ("strategy", "tpu_estimator"):

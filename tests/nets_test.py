@@ -157,12 +157,12 @@ def first(make_pair, spec, seed):
 
 
 @functools.cache
-def shared(make_pair, spec) -> Pair:
+def get_pair(make_pair, spec) -> Pair:
   """Returns a pair for tests that change nothing: building one takes long."""
-  return shaken(first(make_pair, spec, seed=1)[0])
+  return perturb(first(make_pair, spec, seed=1)[0])
 
 
-def shaken(pair) -> Pair:
+def perturb(pair) -> Pair:
   """Moves weights from their first values.
 
   Conditional norms start the same for all classes, and attention starts without
@@ -178,16 +178,16 @@ def shaken(pair) -> Pair:
 
 
 @functools.cache
-def held(make_pair, spec):
+def read_variables(make_pair, spec):
   """Returns the variables of a shared pair, and their values."""
-  g, d, _ = shared(make_pair, spec)
+  g, d, _ = get_pair(make_pair, spec)
   variables = [*g.variables, *d.variables]
   return variables, testing.values(variables)
 
 
 def restore(make_pair, spec):
   """Gives the variables of a shared pair those values back."""
-  for variable, value in zip(*held(make_pair, spec)):
+  for variable, value in zip(*read_variables(make_pair, spec)):
     if not variable.trainable:
       variable.assign(value)
 
@@ -196,10 +196,10 @@ Called = collections.namedtuple("Called", "images verdict after")
 
 
 @functools.cache
-def called(make_pair, spec, mode) -> Called:
+def call_pair(make_pair, spec, mode) -> Called:
   """Returns what a shared pair makes, and the values that it leaves."""
-  g, d, batch = shared(make_pair, spec)
-  variables, _ = held(make_pair, spec)
+  g, d, batch = get_pair(make_pair, spec)
+  variables, _ = read_variables(make_pair, spec)
   images = g(batch.z, batch.labels, mode)
   verdict = d.judge(batch.images, batch.labels, mode)
   after = testing.values(variables)
@@ -211,7 +211,7 @@ def names(net):
   return [variable.name for variable in net.variables]
 
 
-def silent(make_pair, spec):
+def list_silent_biases(make_pair, spec):
   """Returns the names of the biases that a batch norm takes away.
 
   Each adds a constant to a channel, and the next norm subtracts the channel's
@@ -251,7 +251,7 @@ def silent(make_pair, spec):
   }.get(make_pair, [])
 
 
-def said(verdict):
+def outputs_of(verdict):
   """Returns what a verdict says of images and labels, one row an image."""
   parts = (verdict.logits, verdict.classes, verdict.embedding, verdict.proxy)
   rows = [np.reshape(x, [BATCH, -1]) for x in parts if x is not None]
@@ -261,11 +261,11 @@ def said(verdict):
 class NetsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*CASES)
   def test_g_makes_images_and_d_judges_them(self, make_pair, spec):
-    g, d, batch = shared(make_pair, spec)
+    g, d, batch = get_pair(make_pair, spec)
     self.assertEqual(g.z_dim, Z_DIM)
     shape = [BATCH, spec.resolution, spec.resolution, spec.channels]
     for mode in Mode:
-      images, verdict = called(make_pair, spec, mode)[:2]
+      images, verdict = call_pair(make_pair, spec, mode)[:2]
       self.assertEqual(images.shape, shape)
       self.assertEqual(images.dtype, tf.float32)
       self.assertAllInRange(images, -1.0, 1.0)
@@ -290,8 +290,8 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*LEARNING)
   def test_every_weight_learns_from_its_own_loss(self, make_pair, spec):
-    g, d, batch = shared(make_pair, spec)
-    held(make_pair, spec)  # As they are now.
+    g, d, batch = get_pair(make_pair, spec)
+    read_variables(make_pair, spec)  # As they are now.
     fakes = turns.draw(g, batch, Mode.TRAIN)
     found = [
       move(fakes, d, batch, losses.non_saturating).grads
@@ -305,7 +305,7 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
       for variable, grad in zip(net.trainable_variables, grads):
         self.assertEqual(grad.shape, variable.shape)
         size = np.abs(grad).max() / largest
-        if variable.name in silent(make_pair, spec):
+        if variable.name in list_silent_biases(make_pair, spec):
           self.assertLess(size, 1e-5, variable.name)
         else:
           # Where all pixels look alike, it matters little which are seen.
@@ -314,12 +314,14 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*CASES)
   def test_silent_biases_are_there(self, make_pair, spec):
-    g, d, _ = shared(make_pair, spec)
-    self.assertContainsSubset(silent(make_pair, spec), names(g) + names(d))
+    g, d, _ = get_pair(make_pair, spec)
+    self.assertContainsSubset(
+      list_silent_biases(make_pair, spec), names(g) + names(d)
+    )
 
   @parameterized.named_parameters(*CASES)
   def test_names_are_unique_and_say_whose_they_are(self, make_pair, spec):
-    g, d, _ = shared(make_pair, spec)
+    g, d, _ = get_pair(make_pair, spec)
     for net, player in ((g, "g/"), (d, "d/")):
       self.assertLen(set(names(net)), len(net.variables))
       for name in names(net):
@@ -327,18 +329,18 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*CASES)
   def test_watching_repeats_and_changes_nothing(self, make_pair, spec):
-    g, _, batch = shared(make_pair, spec)
-    variables, before = held(make_pair, spec)
+    g, _, batch = get_pair(make_pair, spec)
+    variables, before = read_variables(make_pair, spec)
     for mode in (Mode.FROZEN, Mode.EVAL):
-      images, _, after = called(make_pair, spec, mode)
+      images, _, after = call_pair(make_pair, spec, mode)
       for variable, one, other in zip(variables, before, after):
         self.assertTrue(np.array_equal(one, other), variable.name)
       self.assertAllEqual(g(batch.z, batch.labels, mode), images)
 
   @parameterized.named_parameters(*CASES)
   def test_a_turn_moves_all_state_and_no_weight(self, make_pair, spec):
-    after = called(make_pair, spec, Mode.TRAIN).after
-    for variable, old, new in zip(*held(make_pair, spec), after):
+    after = call_pair(make_pair, spec, Mode.TRAIN).after
+    for variable, old, new in zip(*read_variables(make_pair, spec), after):
       if not variable.trainable and variable.shape.num_elements() == 1:
         # A vector of one entry has length one before and after.
         self.assertAllClose(np.abs(new), np.abs(old))
@@ -348,18 +350,18 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*SMALL)
   def test_labels_matter_to_both_and_may_be_shares(self, make_pair, spec):
-    g, d, batch = shared(make_pair, spec)
-    images, verdict = called(make_pair, spec, Mode.EVAL)[:2]
+    g, d, batch = get_pair(make_pair, spec)
+    images, verdict = call_pair(make_pair, spec, Mode.EVAL)[:2]
     others = (batch.labels + 1) % spec.num_classes
     their_images = g(batch.z, others, Mode.EVAL)
     self.check_role_split(images, their_images)
-    theirs = said(d.judge(batch.images, others, Mode.EVAL))
-    self.assertAllGreater(np.abs(said(verdict) - theirs).max(1), 1e-4)
+    theirs = outputs_of(d.judge(batch.images, others, Mode.EVAL))
+    self.assertAllGreater(np.abs(outputs_of(verdict) - theirs).max(1), 1e-4)
     one, other = (
       tf.one_hot(y, spec.num_classes) for y in (batch.labels, others)
     )
-    shares = said(d.judge(batch.images, one, Mode.EVAL))
-    self.assertAllClose(shares, said(verdict), 1e-5, 1e-5)
+    by_weights = outputs_of(d.judge(batch.images, one, Mode.EVAL))
+    self.assertAllClose(by_weights, outputs_of(verdict), 1e-5, 1e-5)
     self.assertAllClose(g(batch.z, one, Mode.EVAL), images, 1e-5, 1e-5)
     between = g(batch.z, 0.5 * (one + other), Mode.EVAL)
     self.check_role_split(between, images)
@@ -371,8 +373,8 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*CASES)
   def test_a_call_is_the_logits_of_the_verdict(self, make_pair, spec):
-    _, d, batch = shared(make_pair, spec)
-    verdict = called(make_pair, spec, Mode.FROZEN).verdict
+    _, d, batch = get_pair(make_pair, spec)
+    verdict = call_pair(make_pair, spec, Mode.FROZEN).verdict
     logits = d(batch.images, batch.labels, Mode.FROZEN)
     self.assertAllEqual(verdict.logits, logits)
     self.assertEqual(verdict.features.shape[0], BATCH)
@@ -380,8 +382,8 @@ class NetsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*CASES)
   def test_evaluation_judges_each_sample_alone(self, make_pair, spec):
-    g, d, batch = shared(make_pair, spec)
-    images, verdict = called(make_pair, spec, Mode.EVAL)[:2]
+    g, d, batch = get_pair(make_pair, spec)
+    images, verdict = call_pair(make_pair, spec, Mode.EVAL)[:2]
     half = BATCH // 2
     labels = None if batch.labels is None else batch.labels[:half]
     for net, x, whole in (
@@ -412,7 +414,7 @@ class ContraganTest(tf.test.TestCase):
 
   def gradients(self):
     """Returns those of the squared likeness, and those of the logits."""
-    _, d, batch = shared(contragan_pair, GREY32)
+    _, d, batch = get_pair(contragan_pair, GREY32)
     with tf.GradientTape(persistent=True) as tape:
       verdict = d.judge(batch.images, batch.labels, Mode.FROZEN)
       likeness = tf.reduce_sum(verdict.embedding * verdict.proxy, 1)
@@ -424,13 +426,13 @@ class ContraganTest(tf.test.TestCase):
     return verdict, *found
 
   def test_embeddings_have_the_gradients_of_the_formula(self):
-    _, d, batch = shared(contragan_pair, GREY32)
+    _, d, batch = get_pair(contragan_pair, GREY32)
     verdict, found, _ = self.gradients()
     e, p = verdict.embedding.numpy(), verdict.proxy.numpy()
     likeness = np.sum(e * p, 1, keepdims=True)
     # e = a / |a|: the part of p along e changes nothing. So it is with
     # p = w / |w|, where the spectral norm falls out.
-    a = d.head.place(verdict.features, Mode.FROZEN).numpy()
+    a = d.head.to_embedding(verdict.features, Mode.FROZEN).numpy()
     to_a = 2 * likeness * (p - likeness * e)
     to_a /= np.linalg.norm(a, axis=1, keepdims=True)
     table = d.head.embedding.weight.w
@@ -438,7 +440,7 @@ class ContraganTest(tf.test.TestCase):
     to_table = np.eye(GREY32.num_classes)[batch.labels].T @ to_p
     to_table /= np.linalg.norm(table, axis=1, keepdims=True)
     for weight, by_hand in (
-      (d.head.place.bias, to_a.sum(0)),
+      (d.head.to_embedding.bias, to_a.sum(0)),
       (table, to_table),
     ):
       largest = np.abs(by_hand).max()
@@ -448,12 +450,12 @@ class ContraganTest(tf.test.TestCase):
       )
 
   def test_every_weight_learns_from_likeness_or_logits(self):
-    _, d, _ = shared(contragan_pair, GREY32)
+    _, d, _ = get_pair(contragan_pair, GREY32)
     _, by_likeness, by_logits = self.gradients()
     head = d.head
     for found, idle in (
       (by_likeness, head.linear),
-      (by_logits, head.place),
+      (by_logits, head.to_embedding),
       (by_logits, head.embedding),
     ):
       for weight in idle.trainable_variables:
@@ -494,7 +496,7 @@ class CompiledTest(tf.test.TestCase, parameterized.TestCase):
     ("dcgan", dcgan_pair), ("remat_biggan", remat_biggan_pair)
   )
   @pytest.mark.soak
-  def test_so_are_larger_nets(self, make_pair):
+  def test_larger_nets_compiled_are_the_same(self, make_pair):
     self.check(make_pair)
 
 

@@ -30,7 +30,7 @@ def moments(x):
   return x.mean((0, 1, 2)), x.var((0, 1, 2))
 
 
-def normalized(x, mean, variance, epsilon=1e-5):
+def normalize(x, mean, variance, epsilon=1e-5):
   return (x.astype(np.float64) - mean) / np.sqrt(np.add(variance, epsilon))
 
 
@@ -44,10 +44,12 @@ def make(num_classes=0, shaken=True, **options):
 
 
 class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.named_parameters(("turn", Mode.TRAIN), ("watch", Mode.FROZEN))
+  @parameterized.named_parameters(
+    ("train", Mode.TRAIN), ("frozen", Mode.FROZEN)
+  )
   def test_scales_by_one_plus_gamma_and_adds_beta(self, mode):
     x, norm = inputs(), make()
-    expected = normalized(x, *moments(x)) * (1 + norm.gamma.numpy())
+    expected = normalize(x, *moments(x)) * (1 + norm.gamma.numpy())
     expected += norm.beta.numpy()
     y = norm(x, None, mode)
     self.assertAllClose(y, expected, rtol=1e-4, atol=1e-4)
@@ -58,12 +60,12 @@ class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(norm.gamma, tf.zeros_like(norm.gamma))
     self.assertAllEqual(norm.beta, tf.zeros_like(norm.beta))
     y = norm(x, LABELS, Mode.FROZEN).numpy()
-    self.assertAllClose(y, normalized(x, *moments(x)), rtol=1e-4, atol=1e-4)
+    self.assertAllClose(y, normalize(x, *moments(x)), rtol=1e-4, atol=1e-4)
     self.assertAllClose(y.mean((0, 1, 2)), np.zeros([CHANNELS]), atol=1e-5)
     self.assertAllClose(y.var((0, 1, 2)), np.ones([CHANNELS]), atol=1e-4)
 
   @parameterized.named_parameters(
-    ("turn", Mode.TRAIN), ("watch", Mode.FROZEN), ("eval", Mode.EVAL)
+    ("train", Mode.TRAIN), ("frozen", Mode.FROZEN), ("eval", Mode.EVAL)
   )
   def test_each_sample_has_the_scale_of_its_class(self, mode):
     x, norm = inputs(), make(CLASSES)
@@ -75,7 +77,7 @@ class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
       # The class is one sample's, the statistics are the batch's.
       self.assertAllClose(y[i], one(x, None, mode)[i], rtol=1e-5, atol=1e-5)
 
-  def test_a_turn_moves_the_statistics_by_their_share(self):
+  def test_training_moves_the_statistics_by_one_minus_momentum(self):
     norm = make(momentum=0.8)
     mean, variance = np.zeros([CHANNELS]), np.ones([CHANNELS])
     for seed in range(3):
@@ -87,8 +89,8 @@ class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(norm.mean, mean, rtol=1e-5)
       self.assertAllClose(norm.variance, variance, rtol=1e-5)
 
-  @parameterized.named_parameters(("watch", Mode.FROZEN), ("eval", Mode.EVAL))
-  def test_nobody_else_moves_them(self, mode):
+  @parameterized.named_parameters(("frozen", Mode.FROZEN), ("eval", Mode.EVAL))
+  def test_other_modes_keep_the_statistics(self, mode):
     norm = make()
     before = testing.values(norm.variables)
     norm(inputs(), None, mode)
@@ -98,7 +100,7 @@ class BatchNormTest(tf.test.TestCase, parameterized.TestCase):
     x, norm = inputs(), make()
     norm.mean.assign([1.0, -2.0, 0.5])
     norm.variance.assign([4.0, 0.25, 9.0])
-    expected = normalized(x, [1.0, -2.0, 0.5], [4.0, 0.25, 9.0])
+    expected = normalize(x, [1.0, -2.0, 0.5], [4.0, 0.25, 9.0])
     expected = expected * (1 + norm.gamma.numpy()) + norm.beta.numpy()
     self.assertAllClose(
       norm(x, None, Mode.EVAL), expected, rtol=1e-4, atol=1e-4
@@ -156,7 +158,7 @@ class ModulationTest(tf.test.TestCase, parameterized.TestCase):
     x = inputs()
     norm = norms.BatchNorm(CHANNELS, affine=lambda channels: affine)
     y = norm(x, self.vectors, Mode.FROZEN)
-    expected = normalized(x, *moments(x)) * (1 + gamma)[:, None, None]
+    expected = normalize(x, *moments(x)) * (1 + gamma)[:, None, None]
     expected += beta[:, None, None]
     self.assertAllClose(y, expected, rtol=1e-3, atol=1e-3)
     self.assertGreater(np.abs(gamma).min(1).max(), 0.1)
@@ -187,7 +189,7 @@ class ModulationTest(tf.test.TestCase, parameterized.TestCase):
     shares = np.random.RandomState(1).dirichlet(np.ones(CLASSES), SHAPE[0])
     y = norm(x, shares.astype(np.float32), Mode.FROZEN)
     gamma, beta = shares @ norm.gamma.numpy(), shares @ norm.beta.numpy()
-    expected = normalized(x, *moments(x)) * (1 + gamma)[:, None, None]
+    expected = normalize(x, *moments(x)) * (1 + gamma)[:, None, None]
     self.assertAllClose(y, expected + beta[:, None, None], 1e-3, 1e-3)
 
 
@@ -273,7 +275,7 @@ class StandingStatisticsTest(tf.test.TestCase):
       for stored, i in ((g.norm1.mean, 0), (g.norm1.variance, 1)):
         expected = np.mean([moments(z)[i] for z in batches], 0)
         self.assertAllClose(stored, expected, rtol=1e-4)
-      hidden = [np.maximum(normalized(z, *moments(z)), 0) for z in batches]
+      hidden = [np.maximum(normalize(z, *moments(z)), 0) for z in batches]
       expected = np.mean([moments(h)[1] for h in hidden], 0)
       self.assertAllClose(g.norm2.variance, expected, rtol=1e-3)
       during = g(inputs(), None, Mode.EVAL)
@@ -361,7 +363,7 @@ class CrossReplicaTest(tf.test.TestCase, parameterized.TestCase):
     norm = self.make(cross_replica=cross_replica, momentum=0.0)
     y = np.concatenate(run_on_four(norm, x, self.weights, LABELS)[0])
     parts = [x] if cross_replica else np.split(x, testing.NUM_REPLICAS)
-    expected = np.concatenate([normalized(p, *moments(p)) for p in parts])
+    expected = np.concatenate([normalize(p, *moments(p)) for p in parts])
     expected = expected * (1 + norm.gamma.numpy()) + norm.beta.numpy()
     error = np.abs(y - expected).max() / np.abs(expected).max()
     self.assertLess(error, 1e-3)

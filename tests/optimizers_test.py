@@ -323,14 +323,16 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     self.assert_follows(twin, history, [args[0]] * 9, args[1:])
 
   @parameterized.named_parameters(*(o for o in OPTIMIZERS if o[0] in BRANCHES))
-  def test_a_replica_moves_as_if_alone(self, make, twin, args):
+  def test_a_replica_updates_as_if_alone(self, make, twin, args):
     self.check_replicas(make, args)
 
   @parameterized.named_parameters(
     *(o for o in OPTIMIZERS if o[0] not in BRANCHES)
   )
   @pytest.mark.soak
-  def test_so_does_a_replica_of_any_other(self, make, twin, args):
+  def test_a_replica_of_any_other_optimizer_updates_as_if_alone(
+    self, make, twin, args
+  ):
     self.check_replicas(make, args)
 
   def check_replicas(self, make, args):

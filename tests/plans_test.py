@@ -49,7 +49,7 @@ BIGGAN_UNITS = {
 }
 
 
-def named(resolutions):
+def make_cases(resolutions):
   """Returns one test case a net and resolution."""
   return [
     (f"{nets.__name__.split('.')[-1]}_{resolution}", nets, resolution)
@@ -97,14 +97,16 @@ class SizeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(verdict.logits.shape.as_list(), [None])
     return abstract.num_weights(g), abstract.num_weights(d)
 
-  @parameterized.named_parameters(*named([32, 128]))
+  @parameterized.named_parameters(*make_cases([32, 128]))
   def test_every_net_has_its_shapes_and_size(self, nets, resolution):
     found = self.check(nets, resolution)
     self.assertEqual(found, NUM_WEIGHTS[nets][resolution])
 
-  @parameterized.named_parameters(*named([64, 256, 512, 1024]))
+  @parameterized.named_parameters(*make_cases([64, 256, 512, 1024]))
   @pytest.mark.soak
-  def test_so_it_is_at_every_resolution(self, nets, resolution):
+  def test_every_net_has_its_shapes_and_size_at_every_resolution(
+    self, nets, resolution
+  ):
     found = self.check(nets, resolution)
     if nets is biggan and resolution in BIGGAN_UNITS:
       self.assertEqual(found, biggan_by_hand(resolution))
@@ -160,14 +162,14 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
       getattr(nets, player)(spec, 0, attention=size)
 
   def test_the_place_of_attention(self):
-    place = plans.attention_place
-    self.assertIsNone(place(None, 64, [8, 16]))
-    self.assertEqual(place(16, 64, [8, 16, 32]), 1)
-    self.assertEqual(place("auto", 64, [8, 16, 32]), 2)
-    self.assertEqual(place("auto", 512, [256, 128, 64]), 2)
-    self.assertEqual(place(8, 32, [16, 8, 8, 8]), 1)
+    block = plans.attention_block
+    self.assertIsNone(block(None, 64, [8, 16]))
+    self.assertEqual(block(16, 64, [8, 16, 32]), 1)
+    self.assertEqual(block("auto", 64, [8, 16, 32]), 2)
+    self.assertEqual(block("auto", 512, [256, 128, 64]), 2)
+    self.assertEqual(block(8, 32, [16, 8, 8, 8]), 1)
     with self.assertRaisesRegex(ValueError, "`attention`.*got 'here'"):
-      place("here", 64, [8])
+      block("here", 64, [8])
 
   @parameterized.named_parameters(("3", 3), ("21", 21))
   def test_a_latent_must_split_evenly(self, z_dim):

@@ -53,8 +53,8 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     # On a CPU they would be wide: of the same numbers, in float32.
     with gin.unlock_config():
       gin.bind_parameter("hardware.Layout.float32_products", False)
-    g, d, batch = nets_test.shaken(nets_test.make(make_pair, nets_test.GREY32))
-    with layout_test.executed() as ops:
+    g, d, batch = nets_test.perturb(nets_test.make(make_pair, nets_test.GREY32))
+    with layout_test.record_ops() as ops:
       fakes = turns.draw(low(g), batch, Mode.FROZEN)
       turns.g_move(fakes, low(d), batch, losses.hinge)
       turns.d_move(fakes, low(d), batch, losses.hinge)
@@ -75,18 +75,18 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
       self.assertGreater(error, 1e-6)
 
   @contextlib.contextmanager
-  def moves(self):
-    """Gives the moves that are made."""
+  def record_moves(self):
+    """Yields a list of the moves that are computed."""
     seen = []
 
-    def watched(move):
+    def record(move):
       def call(*args, **kwargs):
         seen.append(move(*args, **kwargs))
         return seen[-1]
 
       return call
 
-    found = {who: watched(move) for who, move in placement.MOVES.items()}
+    found = {who: record(move) for who, move in placement.MOVES.items()}
     with mock.patch.dict(placement.MOVES, found):
       yield seen
 
@@ -119,7 +119,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     for variable in made.step.variables:
       self.assertNotEqual(variable.dtype, tf.bfloat16, variable.name)
     images, labels = next(iter(made.input_fn({"batch_size": 2})))
-    with self.moves() as moves, layout_test.executed() as ops:
+    with self.record_moves() as moves, layout_test.record_ops() as ops:
       made.step(images, labels, 0)
     self.check_moves(moves)
     seen = set()
@@ -143,7 +143,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_gradients_are_those_of_float32_weights(self):
-    g, d, batch = nets_test.shared(nets_test.sngan_pair, nets_test.GREY32)
+    g, d, batch = nets_test.get_pair(nets_test.sngan_pair, nets_test.GREY32)
     moves = []
     for one, other in ((low(g), low(d)), (g, d)):
       fakes = turns.draw(one, batch, Mode.FROZEN)

@@ -114,7 +114,7 @@ NUM_WEIGHTS = 200_000
 
 
 def sockets(strategy, folder, bindings):
-  """Writes what a step of each exchange gives and gets, and how it talks."""
+  """Writes what a step of each exchange sends, receives and calls."""
   index = experiment.Processes(strategy).index
   found = {
     name: _bytes_per_step(strategy, EXCHANGES[name], index) for name in bindings
@@ -152,8 +152,8 @@ def _bytes_per_step(strategy, make, index, num_steps=49):
   (copy,) = strategies.copies(strategy, w)
   digest = hashlib.sha256(copy.numpy().tobytes()).hexdigest()
   ops = run.get_concrete_function().graph.get_operations()
-  talks = [op.type for op in ops if op.type.startswith("Collective")]
-  return [given / num_steps, got / num_steps, *told, talks, digest]
+  collectives = [op.type for op in ops if op.type.startswith("Collective")]
+  return [given / num_steps, got / num_steps, *told, collectives, digest]
 
 
 def _tcp_bytes():

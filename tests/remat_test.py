@@ -85,7 +85,9 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
     ("class_traced", class_block, LABELS, "traced"),
     ("plain_compiled", plain_block, None, "compiled"),
   )
-  def test_so_they_are_in_a_graph(self, make, cond, how):
+  def test_values_gradients_and_state_are_the_same_in_a_graph(
+    self, make, cond, how
+  ):
     self.check(make, cond, Mode.TRAIN, how)
 
   @parameterized.named_parameters(
@@ -97,7 +99,9 @@ class RematTest(tf.test.TestCase, parameterized.TestCase):
     )
   )
   @pytest.mark.soak
-  def test_so_they_are_in_every_way(self, make, cond, mode, how):
+  def test_values_gradients_and_state_are_the_same_in_every_way(
+    self, make, cond, mode, how
+  ):
     self.check(make, cond, mode, how)
 
   def check(self, make, cond, mode, how):

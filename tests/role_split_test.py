@@ -236,7 +236,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     ("every_step", exchange.AllReduce, 1),
     ("every_other_step", lambda: exchange.Periodic(2), 2),
   )
-  def test_a_cycle_talks_once_for_both_players(self, make, cycle):
+  def test_a_cycle_communicates_once_for_both_players(self, make, cycle):
     step = make_step(testing.strategy(), make)
     self.assertEqual(step.cycle, cycle)
     shared = self.collectives_of(step)
@@ -267,7 +267,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     for a, b in zip(*results):
       self.assertAllClose(a, b, rtol=0, atol=1e-6)
 
-  def test_exchanges_that_differ_talk_apart(self):
+  def test_exchanges_that_differ_communicate_separately(self):
     makes = {"g": exchange.AllReduce, "d": lambda: exchange.Periodic(2)}
     step = make_step(testing.strategy(), makes)
     with mock.patch.object(
@@ -323,7 +323,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     both = (weights + fakes,) * 2
     self.assertEqual(sizes, {"all": [both], "two": [(0, 0), both]})
 
-  def test_on_a_tpu_the_role_is_chosen_and_nobody_talks_inside(self):
+  def test_on_a_tpu_the_role_is_chosen_without_communication_inside(self):
     with tpu_function.tpu_shard_context(4):
       step = make_step(tf.distribute.get_strategy(), exchange.Periodic)
       run = tf.function(lambda x, y: step(x, y, 1), autograph=False)
@@ -333,9 +333,9 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     inside = [node.op for f in functions for node in f.node_def]
     self.assertIn("If", outside)
     self.assertIn("TanhGrad", inside)
-    for talk in ("CrossReplicaSum", "CollectivePermute"):
-      self.assertIn(talk, outside)
-      self.assertNotIn(talk, inside)
+    for collective in ("CrossReplicaSum", "CollectivePermute"):
+      self.assertIn(collective, outside)
+      self.assertNotIn(collective, inside)
 
   def test_on_two_cores_of_a_tpu_each_has_its_own(self):
     with tpu_function.tpu_shard_context(4):
@@ -411,10 +411,10 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
       drawn = g(z, tf.constant(rows), Mode.EVAL)
       self.assertAllClose(caches[2 * group + 1], drawn, atol=1e-6)
 
-  def test_where_d_stands_still_g_moves_as_in_sequence(self):
+  def test_with_a_fixed_d_g_equals_sequential_training(self):
     tiny = 1e-30
     runner = Runner(make_step(one(), d_rate=tiny), one())
-    apart = runner.step
+    role_split = runner.step
     with strategies.scope(one()):
       g = linear.Generator(testing.SPEC, 0, name="g")
       twin = linear.Generator(testing.SPEC, 0, name="g_ema")
@@ -432,7 +432,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
       runner(t)
       other(*map(tf.constant, data(t)), 0)
     for a, b in zip(
-      apart.players["g"].net.trainable_variables, g.trainable_variables
+      role_split.players["g"].net.trainable_variables, g.trainable_variables
     ):
       # To the last bit but one: the graphs are not fused alike.
       self.assertAllClose(a, b, rtol=1e-6, atol=1e-8)

@@ -74,7 +74,7 @@ LONG = [
 ]
 
 
-def prepared(strategy, folder, num_steps, *more):
+def prepare(strategy, folder, num_steps, *more):
   """Makes a tiny run, as a new program would; nothing is trained."""
   bindings = [*TINY, f"run.Run.num_steps = {num_steps}", *more]
   config.load(["gin/runs/fashion.gin"], bindings)
@@ -85,7 +85,7 @@ def prepared(strategy, folder, num_steps, *more):
 
 def run(strategy, folder, num_steps, *more):
   """Trains a tiny run up to a step."""
-  return train(prepared(strategy, folder, num_steps, *more))
+  return train(prepare(strategy, folder, num_steps, *more))
 
 
 def train(made):
@@ -177,7 +177,7 @@ class QuickTest(tf.test.TestCase):
 
   def test_a_run_that_was_not_restored_does_not_train(self):
     folder = os.path.join(self.get_temp_dir(), "new")
-    made = prepared(ONE("/cpu:0"), folder, 4, *LINEAR)
+    made = prepare(ONE("/cpu:0"), folder, 4, *LINEAR)
     fresh = Run(made.experiment, folder)
     with self.assertRaisesRegex(ValueError, "`Run.restore` must be called"):
       fresh.train(4)
@@ -205,7 +205,7 @@ class MeasureTest(tf.test.TestCase):
     gin.clear_config()
     super().tearDown()
 
-  def measured(self, *more):
+  def measure_twin(self, *more):
     """Returns the distance after no step; the nets stay as they are."""
     extractor = "Experiment.extractor = @features.FashionClassifier"
     config.load(["gin/runs/fashion.gin"], [*TINY, extractor, *more])
@@ -220,18 +220,18 @@ class MeasureTest(tf.test.TestCase):
     return value
 
   def test_standing_statistics_are_those_of_samples(self):
-    stored = self.measured()
-    standing = self.measured("Experiment.num_standing = 2")
+    stored = self.measure_twin()
+    standing = self.measure_twin("Experiment.num_standing = 2")
     self.assertEqual(stored.protocol.bn_mode, "stored")
     self.assertEqual(standing.protocol.bn_mode, "standing, 2")
     self.assertNotAllClose(stored.value, standing.value, rtol=0.01)
     self.assertEqual(
-      self.measured("Experiment.num_standing = 2").value, standing.value
+      self.measure_twin("Experiment.num_standing = 2").value, standing.value
     )
 
   def test_less_than_none_is_refused(self):
     with self.assertRaisesRegex(ValueError, "`num_standing` must be 0 or more"):
-      self.measured("Experiment.num_standing = -1")
+      self.measure_twin("Experiment.num_standing = -1")
 
 
 def copies(made, variable):
@@ -257,11 +257,11 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     config.load(["gin/runs/fashion.gin"], [*TINY, *more])
     self.check_shown(four)
     trained.copy(self.folder)
-    one = prepared(ONE("/cpu:0"), self.folder, 12, *more)
+    one = prepare(ONE("/cpu:0"), self.folder, 12, *more)
     self.assertEqual(one.done, 8)
     self.check_taken_up(four, one)
     if name == "four_gossip":
-      self.check_said(four)
+      self.check_summary(four)
       way = "`g` and `d` by Gossip on `ring` of 4, rho 0.3333, rounds 1"
     else:
       way = "`g` by Quantized by Stochastic(.*); two_phase, .*; `d` by Quantiz"
@@ -292,13 +292,13 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_debts_outlive_a_change_of_the_form(self):
     one = run(ONE("/cpu:0"), self.folder, 4, *LONG)
-    four = prepared(testing.strategy(), self.folder, 8, *LONG)
+    four = prepare(testing.strategy(), self.folder, 8, *LONG)
     self.assert_same_way(four, "two_phase", self.heading_for(one))
     four = run(testing.strategy(), self.folder, 8, *LONG)
     for side in four.experiment.step.players.values():
       debts = copies(four, side.exchange.s[0]).sum(0)
       self.assertGreater(np.abs(debts).max(), 1e-4)  # Else none would do.
-    one = prepared(ONE("/cpu:0"), self.folder, 12, *LONG)
+    one = prepare(ONE("/cpu:0"), self.folder, 12, *LONG)
     self.assert_same_way(one, "gather", self.heading_for(four))
 
   @parameterized.product(
@@ -364,8 +364,8 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     ]:
       self.assertGreater(spread[name], 0.0, name)
 
-  def check_said(self, made):
-    """The summary and the log say how replicas talk."""
+  def check_summary(self, made):
+    """The summary and the log have how replicas communicate."""
     self.assertIn("Gossip on `ring` of 4, rho 0.3333", made.summary())
     line = records.read(made.folder.path)[-1]
     for name in ("distance", "distance_after"):
@@ -390,7 +390,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     num_replicas, more = SCHEMES[name]
     trained = whole(name)
     trained.copy_half(self.folder)
-    parts = prepared(strategy(num_replicas), self.folder, 8, *more)
+    parts = prepare(strategy(num_replicas), self.folder, 8, *more)
     self.assertEqual(parts.done, 4)
     train(parts)
     self.assertEqual(parts.done, 8)
@@ -432,7 +432,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     """A checkpoint has one value for all replicas, moments included."""
     trained = whole("four_every_other_step")
     trained.copy(self.folder)
-    made = prepared(ONE("/cpu:0"), self.folder, 12, *EVERY_OTHER_STEP)
+    made = prepare(ONE("/cpu:0"), self.folder, 12, *EVERY_OTHER_STEP)
     self.assertEqual(made.done, 8)
     expected = values(trained.made)
     for name, value in values(made).items():
@@ -448,7 +448,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
   def test_equal_replicas_resume_on_another_number(self):
     trained = whole("four_replicas")
     trained.copy(self.folder)
-    made = prepared(ONE("/cpu:0"), self.folder, 12, *LINEAR)
+    made = prepare(ONE("/cpu:0"), self.folder, 12, *LINEAR)
     self.assertEqual(made.done, 8)
     expected = values(trained.made)
     for name, value in values(made).items():
@@ -491,13 +491,13 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertFalse(experiment.Experiment(ONE("/cpu:0"), given).mixes_classes)
     self.assertTrue(experiment.Experiment(ONE("/cpu:0")).mixes_classes)
 
-  def test_norms_that_talk_are_refused_where_g_and_d_are_apart(self):
-    apart = [
+  def test_norms_that_communicate_are_refused_with_a_role_split(self):
+    role_split = [
       *ASYNC[len(LINEAR) :],
       "from paragan_tf.nets import norms",
       "norms.BatchNorm.group_size = 'all'",
     ]
-    config.load(["gin/runs/fashion.gin"], [*TINY, *apart])
+    config.load(["gin/runs/fashion.gin"], [*TINY, *role_split])
     with self.assertRaisesRegex(ValueError, "Norms of `g` .* = 1`"):
       experiment.Experiment(testing.strategy())
     experiment.Experiment(ONE("/cpu:0"))  # Where each replica plays both.
@@ -506,7 +506,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     whole("one_replica").copy_half(self.folder)
     before = sorted(os.listdir(self.folder))
     with self.assertRaisesRegex(ValueError, "learning_rate` was .*now 0.5"):
-      prepared(
+      prepare(
         ONE("/cpu:0"),
         self.folder,
         8,
@@ -544,9 +544,9 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       run(testing.strategy(), self.folder, 4, *LINEAR, *by_label)
     self.assertFalse(os.path.exists(self.folder))
 
-  def test_divergence_is_told_and_the_checkpoint_kept(self):
+  def test_divergence_is_reported_and_the_checkpoint_kept(self):
     whole("one_replica").copy_half(self.folder)
-    made = prepared(ONE("/cpu:0"), self.folder, 8)
+    made = prepare(ONE("/cpu:0"), self.folder, 8)
     made.open()
     weight = made.experiment.step.players["g"].net.trainable_variables[0]
     weight.assign(weight + float("nan"))
@@ -556,7 +556,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_stopping_early_saves(self):
     whole("one_replica").copy_half(self.folder)
-    made = prepared(ONE("/cpu:0"), self.folder, 12, "run.Run.save_every = 12")
+    made = prepare(ONE("/cpu:0"), self.folder, 12, "run.Run.save_every = 12")
     made.open()
     asked = iter([False, True])
     with contextlib.redirect_stdout(io.StringIO()) as words:

@@ -34,7 +34,7 @@ LARGE = [path for path in RUNS if path.stem not in SMALL]
 MAX_GROWTH = 1.5e9
 
 
-def named(paths):
+def make_cases(paths):
   """Returns one test case a file."""
   return [(path.stem, path) for path in paths]
 
@@ -104,16 +104,16 @@ class RunTest(tf.test.TestCase):
     self.assertEqual(built.spec.num_classes, 1000)
 
   @contextlib.contextmanager
-  def drawn(self):
-    """Gives the shapes of all that G draws to learn by."""
+  def record_shapes(self):
+    """Yields the shapes of all fakes that are drawn for training."""
     shapes, draw = [], turns.draw
 
-    def watched(*args):
+    def record_draw(*args):
       fakes = draw(*args)
       shapes.append(fakes.images.shape.as_list())
       return fakes
 
-    with mock.patch.object(turns, "draw", watched):
+    with mock.patch.object(turns, "draw", record_draw):
       yield shapes
 
   def check_step(self, path):
@@ -128,7 +128,7 @@ class RunTest(tf.test.TestCase):
 
   def check_phase(self, path, num, phase):
     """Traces one phase; returns how many there are."""
-    with tf.Graph().as_default() as graph, self.drawn() as shapes:
+    with tf.Graph().as_default() as graph, self.record_shapes() as shapes:
       built = self.build()
       step, spec = built.step, built.spec
       self.check_weights(path, built)
@@ -146,22 +146,22 @@ class RunTest(tf.test.TestCase):
     return step.cycle
 
   def check_updates(self, step, ops, num, phase):
-    """Compares how often weights move, and what cores say to each other."""
+    """Compares the number of weight updates and of cross-replica sums."""
     order = [who for r in step.schedule.rounds for turn in r for who in turn]
-    moved, said = 0, 0
+    num_updated, num_sent = 0, 0
     for who in order:
       net, exchange = step.players[who].net, step.players[who].exchange
-      moved += len(net.trainable_variables)
-      talks = phase % exchange.period == exchange.period - 1
-      said += talks * len(net.variables)
+      num_updated += len(net.trainable_variables)
+      sends = phase % exchange.period == exchange.period - 1
+      num_sent += sends * len(net.variables)
     # The count of steps is the one that is added to.
-    self.assertEqual(ops["AssignSubVariableOp"], moved)
+    self.assertEqual(ops["AssignSubVariableOp"], num_updated)
     self.assertEqual(ops["AssignAddVariableOp"], 1)
     if not num:
       self.assertEqual(ops["CrossReplicaSum"], 0)
     else:
-      self.assertGreaterEqual(ops["CrossReplicaSum"], said)
-      self.assertEqual(bool(ops["CrossReplicaSum"]), bool(said))
+      self.assertGreaterEqual(ops["CrossReplicaSum"], num_sent)
+      self.assertEqual(bool(ops["CrossReplicaSum"]), bool(num_sent))
 
   def check_images(self, path, step, size, shapes):
     """Compares the images of a core with what the header says."""
@@ -173,14 +173,14 @@ class RunTest(tf.test.TestCase):
 
 class QuickTest(RunTest, parameterized.TestCase):
   @parameterized.named_parameters(
-    *named(path for path in RUNS if path.stem in SMALL)
+    *make_cases(path for path in RUNS if path.stem in SMALL)
   )
   def test_the_whole_step_is_traced(self, path):
     self.check_step(path)
 
   # `LargeTest` traces the others with all that is around them.
   @parameterized.named_parameters(
-    *named(
+    *make_cases(
       path
       for path in IMAGENET
       if path.stem in ("sagan_imagenet128", "biggan_imagenet128_tpu")
@@ -211,7 +211,7 @@ class QuickTest(RunTest, parameterized.TestCase):
 
 @pytest.mark.soak
 class LargeTest(RunTest, parameterized.TestCase):
-  @parameterized.named_parameters(*named(LARGE))
+  @parameterized.named_parameters(*make_cases(LARGE))
   def test_the_whole_step_is_traced(self, path):
     self.check_step(path)
 

@@ -1,4 +1,4 @@
-"""One step: who moves, against whom, and that replicas only share the work."""
+"""One step: who trains against whom; replicas only divide the work."""
 
 import numpy as np
 import tensorflow as tf
@@ -278,7 +278,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
 class PolicyTest(tf.test.TestCase):
   """What each player may have for itself."""
 
-  def moved(self, strategy, **options):
+  def measure_update(self, strategy, **options):
     """Returns how D's weights move in one step, and its logs."""
     step = make_step(strategy, **options)
     d = step.players["d"].net.trainable_variables
@@ -289,8 +289,8 @@ class PolicyTest(tf.test.TestCase):
     return before, [b - a for a, b in zip(before, testing.values(d))], logs
 
   def test_clipping_bounds_the_norm_of_the_whole_gradient(self):
-    _, free, logs = self.moved(ONE())
-    _, clipped, _ = self.moved(ONE(), clip_norm=0.1)
+    _, free, logs = self.measure_update(ONE())
+    _, clipped, _ = self.measure_update(ONE(), clip_norm=0.1)
     norm = np.sqrt(sum(np.sum(x**2) for x in free)) / 0.01
     self.assertAllClose(logs["d/grad_norm"], norm, rtol=1e-4)
     self.assertGreater(norm, 0.2)
@@ -298,14 +298,14 @@ class PolicyTest(tf.test.TestCase):
       self.assertAllClose(b, a * 0.1 / norm, atol=1e-6)
 
   def test_a_regularizer_adds_its_gradient(self):
-    before, free, _ = self.moved(ONE())
-    _, paid, _ = self.moved(ONE(), regularizer=regularizers.l2(0.5))
+    before, free, _ = self.measure_update(ONE())
+    _, paid, _ = self.measure_update(ONE(), regularizer=regularizers.l2(0.5))
     for w, a, b in zip(before, free, paid):
       expected = a - 0.01 * 0.5 * w if w.ndim > 1 else a
       self.assertAllClose(b, expected, atol=1e-6)
 
   def test_the_log_says_how_far_and_how_fast(self):
-    before, moved, logs = self.moved(ONE())
+    before, moved, logs = self.measure_update(ONE())
     size = np.sqrt(sum(np.sum((w + x) ** 2) for w, x in zip(before, moved)))
     step = np.sqrt(sum(np.sum(x**2) for x in moved))
     self.assertAllClose(logs["d/update_ratio"], step / size, rtol=1e-4)
@@ -314,7 +314,7 @@ class PolicyTest(tf.test.TestCase):
 
 
 class SimultaneousTest(tf.test.TestCase):
-  def test_both_move_from_the_same_point_and_talk_once(self):
+  def test_both_update_from_the_same_point_and_communicate_once(self):
     step = make_step(testing.strategy(), turns=schedule.Simultaneous())
     by_hand = make_step(ONE())
     images, labels = testing.images(8), testing.labels(8)
@@ -393,7 +393,7 @@ class TermsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(kinds, [0, 1, 2, 3, 2, 1])
 
   def test_penalties_are_averaged_over_replicas_as_losses_are(self):
-    def made():
+    def make_penalties():
       return [
         penalties.R1(gamma=1.0, period=1),
         penalties.LeCam(weight=0.5, start_step=1, decay=0.5),
@@ -402,7 +402,7 @@ class TermsTest(tf.test.TestCase, parameterized.TestCase):
     def augment():
       return Ada(policy=("flip", "translation"), target=0.0, speed=8)
 
-    options = dict(penalties=made, augment=augment)
+    options = dict(penalties=make_penalties, augment=augment)
     images = [testing.images(8, seed=t) for t in range(3)]
     labels = [testing.labels(8, seed=t) for t in range(3)]
     alone = make_step(ONE(), **options)

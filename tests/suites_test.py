@@ -71,18 +71,18 @@ class InterleaveTest(tf.test.TestCase):
     tasks = {name: self.make_task(name, 1.0) for name in "abc"}
     return interleave.interleave(tasks, self.clock.now + seconds)
 
-  def test_the_order_of_rounds_alternates(self):
+  def test_the_order_of_repetitions_alternates(self):
     results = self.interleave(seconds=12.5)
     self.assertEqual("".join(self.calls), "abccbaabccba")
     self.assertAllEqual(results["a"], [0, 5, 6, 11])
     self.assertAllEqual(results["b"], [1, 4, 7, 10])
     self.assertAllEqual(results["c"], [2, 3, 8, 9])
 
-  def test_a_round_begins_only_if_it_can_end_in_time(self):
+  def test_a_repetition_begins_only_if_it_can_end_in_time(self):
     self.interleave(seconds=17.5)  # The sixth would end after 18.
     self.assertLen(self.calls, 5 * 3)
 
-  def test_a_slow_round_is_remembered(self):
+  def test_a_slow_repetition_is_remembered(self):
     slow = iter([1.0, 10.0, 1.0, 1.0, 1.0, 1.0])
 
     def run():
@@ -92,13 +92,13 @@ class InterleaveTest(tf.test.TestCase):
     results = interleave.interleave({"a": run}, self.clock.now + 20.0)
     self.assertLen(results["a"], 3)  # 12 s: a fourth one might take 10.
 
-  def test_three_rounds_are_run_even_after_the_deadline(self):
+  def test_three_repetitions_are_run_even_after_the_deadline(self):
     results = self.interleave(seconds=-1.0)
     self.assertAllEqual(results["b"], [1, 4, 7])
 
   def test_tuples_become_rows(self):
     results = interleave.interleave(
-      {"a": lambda: (1.0, 2.0)}, 0.0, min_rounds=2
+      {"a": lambda: (1.0, 2.0)}, 0.0, min_repetitions=2
     )
     self.assertAllEqual(results["a"], [[1.0, 2.0], [1.0, 2.0]])
 

@@ -100,7 +100,7 @@ def z(num: int, z_dim: int = 4, seed: int = 0) -> np.ndarray:
 def batch(
   num: int, spec: ImageSpec = SPEC, z_dim: int = 4, seed: int = 0
 ) -> Batch:
-  """Returns one replica's share of one step."""
+  """Returns one replica's shard of a step's batch."""
   reals = images(num, spec, seed), labels(num, spec, seed)
   return _tensors(Batch(*reals, z(num, z_dim, seed)))
 

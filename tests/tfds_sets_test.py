@@ -56,7 +56,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     """Returns the source."""
     return sources.tfds(name, data_dir=self.get_temp_dir(), **options)
 
-  def seen(self, source):
+  def read_epoch(self, source):
     """Returns the numbers and labels of the images of an epoch."""
     input_fn = InputFn(lambda: source, resolution=8)
     (element,) = input_fn({"batch_size": input_fn.num_images}).take(1)
@@ -65,7 +65,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_images_and_labels_come_from_the_split(self):
     self.store()
-    numbers, labels, input_fn = self.seen(self.source())
+    numbers, labels, input_fn = self.read_epoch(self.source())
     self.assertCountEqual(numbers, range(12))
     self.assertAllEqual(labels, numbers % 3)
     self.assertEqual(input_fn.source.label_names, ("cat", "dog", "owl"))
@@ -75,13 +75,13 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_slice_of_a_split_can_be_taken(self):
     self.store()
-    numbers, _, _ = self.seen(self.source(split="train[:4]"))
+    numbers, _, _ = self.read_epoch(self.source(split="train[:4]"))
     self.assertLen(set(numbers), 4)
 
   def test_without_a_test_split_some_images_are_held_out(self):
     self.store("single", splits=("train",))
     source = self.source("single", num_heldout=3)
-    numbers, _, input_fn = self.seen(source)
+    numbers, _, input_fn = self.read_epoch(source)
     kept = input_fn.heldout().pixels[:, 0, 0, 0] // 10
     self.assertCountEqual([*numbers, *kept], range(12))
 
@@ -112,11 +112,11 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     both = dict(image=IMAGE, mask=IMAGE, kind=LABEL, label=LABEL)
     self.store("usual", **both)
     # Labels of the split `test` are unknown, so two images are held out.
-    numbers, labels, _ = self.seen(self.source("usual"))
+    numbers, labels, _ = self.read_epoch(self.source("usual"))
     self.assertLen(set(numbers), 10)
     self.assertAllEqual(labels, numbers % 3)
     other = self.source("usual", image_key="mask", label_key="kind")
-    self.assertAllEqual(self.seen(other)[0], [0] * 12)
+    self.assertAllEqual(self.read_epoch(other)[0], [0] * 12)
     with self.assertRaisesRegex(
       ValueError, r"`label_key` must be one of \['kind', 'label'\].*got 'x'"
     ):
@@ -129,12 +129,12 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
     ):
       self.source("others")
     source = self.source("others", image_key="picture")
-    self.assertCountEqual(self.seen(source)[0], range(12))
+    self.assertCountEqual(self.read_epoch(source)[0], range(12))
 
   def test_heldout_images_have_known_labels(self):
     splits = ("train", "test", "validation")
     self.store("half", splits=splits, image=IMAGE, label=LABEL)
-    _, _, input_fn = self.seen(self.source("half"))
+    _, _, input_fn = self.read_epoch(self.source("half"))
     heldout = input_fn.heldout().pixels[:, 0, 0, 0] // 10
     self.assertCountEqual(heldout, range(17, 21))
     unknown = self.source("half", heldout_split="test")

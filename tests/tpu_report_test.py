@@ -183,7 +183,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     path = pathlib.Path(tempfile.mkdtemp(), "step_off.hlo")
     path.with_suffix(".txt").write_text(TEXT)
     gib = 1024**3
-    said = {
+    reported = {
       "flops": 1e9,
       "bytes": 1e8,
       "optimal_seconds": 0.25 - programs.count_x64_calls(TEXT),
@@ -193,7 +193,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       "temp_bytes": 2 * gib,
       "code_bytes": 0,
     }
-    path.with_suffix(".json").write_text(json.dumps(said))
+    path.with_suffix(".json").write_text(json.dumps(reported))
     row = figures.read_row("step_off", path, 4, "tpu_v3")
     self.assertAlmostEqual(row.seconds, 0.25)
     self.assertAlmostEqual(row.optimal_seconds, -0.75)

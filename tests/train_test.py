@@ -53,9 +53,9 @@ class ForkServer:
     self._process.stdin.write(order + "\n")
     self._process.stdin.flush()
     code = int(self._process.stdout.readline())
-    said = [pathlib.Path(self._folder, x) for x in ("stdout", "stderr")]
+    outputs = [pathlib.Path(self._folder, x) for x in ("stdout", "stderr")]
     return subprocess.CompletedProcess(
-      [module, *flags], code, *(path.read_text() for path in said)
+      [module, *flags], code, *(path.read_text() for path in outputs)
     )
 
   def close(self):
@@ -170,7 +170,7 @@ class TrainTest(tf.test.TestCase):
 
   def test_missing_files_and_flags_are_refused_at_once(self):
     missing = self.train(f"--model_dir={self.folder}", gin_file="no_such.gin")
-    self.assert_refused(missing, "'no_such.gin' is not there")
+    self.assert_refused(missing, "'no_such.gin' does not exist")
     self.assert_refused(train(), "model_dir")
     self.assert_refused(train("--no_such_flag"), "no_such_flag")
     self.assertFalse(os.path.exists(self.folder))

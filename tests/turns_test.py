@@ -95,7 +95,7 @@ def by_hand(weights, batch):
   return real[:, 0], fake[:, 0]
 
 
-def named(net, grads):
+def name_grads(net, grads):
   """Returns gradients by the names of their variables."""
   return {v.name: grad for v, grad in zip(net.trainable_variables, grads)}
 
@@ -125,7 +125,7 @@ class GradientTest(tf.test.TestCase, parameterized.TestCase):
     if b_grad is None:  # A relativistic D does not feel its bias.
       b_grad = [0.0]
     self.assertAllClose(move.loss, loss, rtol=1e-5)
-    ours = named({"g": g, "d": d}[player], move.grads)
+    ours = name_grads({"g": g, "d": d}[player], move.grads)
     expected = {
       f"{player}/linear/weight/w:0": w_grad,
       f"{player}/linear/b:0": b_grad,
@@ -140,7 +140,7 @@ class GradientTest(tf.test.TestCase, parameterized.TestCase):
     g = dcgan.Generator(SPEC32, 1, width=2, z_dim=4)
     d = dcgan.Discriminator(SPEC32, 2, width=2, conditioning=conditioning)
     batch = testing.batch(BATCH, SPEC32)
-    grads = named(d, d_move(g, d, batch, losses.hinge).grads)
+    grads = name_grads(d, d_move(g, d, batch, losses.hinge).grads)
     for variable in d.trainable_variables:
       self.assertEqual(grads[variable.name].shape, variable.shape)
     zero = [name for name, x in grads.items() if not np.any(x)]

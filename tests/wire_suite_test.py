@@ -39,7 +39,7 @@ def make_payloads():
 
 
 def make_timings():
-  """Returns three rounds of two numbers of workers."""
+  """Returns three repetitions of two numbers of workers."""
   seconds = {
     "all_reduce": np.array([0.4, 0.8, 0.5]),
     "gossip": np.array([0.8, 0.8, 1.0]),

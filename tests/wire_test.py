@@ -35,7 +35,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       for i, shape in enumerate(([4, 5], [7], []))
     ]
     parts = [
-      wire.Part(value, compressor)
+      wire.CompressedTensor(value, compressor)
       for value, (_, compressor) in zip(values, COMPRESSORS[1:])
     ]
     seeds = [[0, i] for i in range(3)]

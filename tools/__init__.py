@@ -1,1 +1,1 @@
-"""Command-line programs: flags, then one call into `experiment`."""
+"""Command-line programs: flags, then one call into `run` or `api`."""

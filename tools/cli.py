@@ -77,7 +77,7 @@ def check_file(flag: str, path: Optional[str]) -> None:
   folder = os.path.dirname(os.path.abspath(path))
   if not os.path.isdir(folder):
     raise ValueError(
-      f"`--{flag}` must be a file in a folder that is there, got '{path}': "
+      f"`--{flag}` must be a file in a folder that exists, got '{path}': "
       f"make '{folder}' first."
     )
   there = os.path.exists(path)

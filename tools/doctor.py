@@ -67,13 +67,13 @@ def main():
     findings += show(data(experiment))
   wrong = sum(x.mark == "error" for x in findings)
   if wrong:
-    print(f"{wrong} thing(s) must be mended first.")
+    print(f"{wrong} problem(s) must be fixed first.")
     sys.exit(2)
   print("The run can start.")
 
 
 def show(findings: List[Finding]) -> List[Finding]:
-  """Prints findings as they come, for some take a while."""
+  """Prints findings immediately; some checks are slow."""
   for finding in findings:
     print(finding, flush=True)
   return findings
@@ -114,7 +114,7 @@ def _version(name: str, pinned: Optional[str]) -> Finding:
 
 
 def devices() -> List[Finding]:
-  """Says what there is to compute with."""
+  """Lists the devices."""
   import tensorflow as tf
 
   found = [Finding("ok", "devices", f"{os.cpu_count()} CPU cores")]
@@ -129,10 +129,10 @@ def devices() -> List[Finding]:
 
 
 def space(folder: str) -> List[Finding]:
-  """Says how much room there is for the run."""
+  """Checks free disk space and memory."""
   if "://" in folder:
     return [Finding("note", "disk", f"'{folder}' is elsewhere, not measured.")]
-  there = _existing(folder)
+  there = _nearest_folder(folder)
   if not os.path.isdir(there):
     text = f"'{there}' is a file: give another `--model_dir`."
     return [Finding("error", "disk", text)]
@@ -147,8 +147,8 @@ def space(folder: str) -> List[Finding]:
   return found
 
 
-def _existing(folder: str) -> str:
-  """Returns the folder, or what is there of the path to it."""
+def _nearest_folder(folder: str) -> str:
+  """Returns the nearest existing parent folder."""
   there = os.path.abspath(folder)
   while not os.path.exists(there):
     there = os.path.dirname(there)
@@ -165,7 +165,7 @@ def _free_memory() -> Optional[float]:
 
 
 def model(experiment: Any, folder: str) -> List[Finding]:
-  """Says how large the nets are, and whether they fit."""
+  """Checks the size of the nets, and whether they fit."""
   found = [Finding("ok", "config", x) for x in experiment.summary().split("\n")]
   step = experiment.step
   weights = sum(
@@ -192,7 +192,7 @@ def model(experiment: Any, folder: str) -> List[Finding]:
 
 
 def _checkpoints(state: float, folder: str) -> List[Finding]:
-  free = shutil.disk_usage(_existing(folder)).free
+  free = shutil.disk_usage(_nearest_folder(folder)).free
   keep = cli.import_quietly("paragan_tf.run").checkpoints.KEEP
   needed = (keep + 1) * state
   if needed > free:

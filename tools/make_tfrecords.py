@@ -153,7 +153,7 @@ def make(
   if len(contents) < len(plan):
     raise StopError(
       f"Stopped with {len(contents)} of {len(plan)} files; the same command "
-      "goes on from there."
+      "resumes."
     )
   contents = {file: contents[file] for file in plan}
   num_broken = _report_broken(contents, arguments.broken)
@@ -172,8 +172,8 @@ def _report_broken(contents: Dict[str, packing.Content], broken: str) -> int:
     print(f"Left out: {name} ({reason})", flush=True)
   if found and broken == "refuse":
     raise ValueError(
-      f"{len(found):,} images are broken, see above: mend them and name "
-      "another `--output`, or go on without them: `--broken=skip`."
+      f"{len(found):,} images are broken, see above: fix them and set "
+      "another `--output`, or skip them with `--broken=skip`."
     )
   return len(found)
 
@@ -238,7 +238,7 @@ def _write_all(
         return
   except futures.process.BrokenProcessPool as e:
     raise ValueError(
-      "A process was killed, perhaps for want of memory: start again with "
+      "A process was killed, probably out of memory: start again with "
       "fewer `--processes`."
     ) from e
   finally:

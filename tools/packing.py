@@ -27,7 +27,7 @@ def check_arguments(output: str, arguments: Dict[str, Any]) -> None:
   if not _gfile().exists(path):
     if _gfile().exists(output) and _gfile().glob(os.path.join(output, "*")):
       raise ValueError(
-        f"`--output` must be a new or empty folder, or one to go on with, got "
+        f"`--output` must be a new or empty folder, or one to resume, got "
         f"'{output}': name another."
       )
     return
@@ -78,7 +78,7 @@ def write_shard(
   except (OSError, tf.errors.OpError) as e:
     # TensorFlow's errors do not pass between processes.
     raise ValueError(
-      f"'{path}' cannot be written ({e}): mend that and start again."
+      f"'{path}' cannot be written ({e}): fix that and start again."
     ) from None
   sizes_of_records = np.array(sizes, np.int64) + _HEADER_BYTES + _FOOTER_BYTES
   ends = np.cumsum(sizes_of_records)

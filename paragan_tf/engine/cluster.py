@@ -24,12 +24,12 @@ class Cluster(NamedTuple):
 
   Attributes:
     addresses: `host:port` of each process; the first one is the chief.
-    place: Index of this process.
+    process_index: Index of this process.
     found_in: Where the addresses were found, for messages.
   """
 
   addresses: Sequence[str]
-  place: int
+  process_index: int
   found_in: str
 
 
@@ -51,8 +51,10 @@ def wait_for_all(cluster: Cluster, seconds: float) -> None:
   own address, which is free again for TensorFlow when all others have answered.
   """
   deadline = time.monotonic() + seconds
-  with _listen(cluster.addresses[cluster.place]):
-    missing = [a for i, a in enumerate(cluster.addresses) if i != cluster.place]
+  with _listen(cluster.addresses[cluster.process_index]):
+    missing = [
+      a for i, a in enumerate(cluster.addresses) if i != cluster.process_index
+    ]
     while missing:
       missing = [address for address in missing if not _is_reachable(address)]
       if missing and time.monotonic() > deadline:
@@ -72,7 +74,7 @@ def _from_tf_config(text: str) -> Cluster:
     raise ValueError(
       f"`TF_CONFIG` must be JSON such as {_EXAMPLE}, got '{text[:200]}' ({e})."
     ) from e
-  jobs = _part(config, "cluster")
+  jobs = _section(config, "cluster")
   if not jobs:  # Set by a platform, for one machine.
     return Cluster(["localhost"], 0, "`TF_CONFIG`")
   unknown = sorted(set(jobs) - {"chief", "worker"})
@@ -81,7 +83,7 @@ def _from_tf_config(text: str) -> Cluster:
       "`TF_CONFIG` may have the jobs `chief` and `worker`, got "
       f"`{unknown[0]}`: all processes train; remove this job."
     )
-  task = _part(config, "task")
+  task = _section(config, "task")
   kind, index = task.get("type"), task.get("index")
   chiefs, workers = _addresses(jobs, "chief"), _addresses(jobs, "worker")
   sizes = {"chief": len(chiefs), "worker": len(workers)}
@@ -90,18 +92,18 @@ def _from_tf_config(text: str) -> Cluster:
       "`TF_CONFIG` must have this process's `task`, which is in its cluster, "
       f"such as {_EXAMPLE}; got task {json.dumps(task)}."
     )
-  place = index + (len(chiefs) if kind == "worker" else 0)
-  return Cluster([*chiefs, *workers], place, "`TF_CONFIG`")
+  before = len(chiefs) if kind == "worker" else 0
+  return Cluster([*chiefs, *workers], before + index, "`TF_CONFIG`")
 
 
-def _part(config: Any, key: str) -> Mapping[str, Any]:
-  part = config.get(key, {}) if isinstance(config, dict) else None
-  if not isinstance(part, dict):
+def _section(config: Any, key: str) -> Mapping[str, Any]:
+  section = config.get(key, {}) if isinstance(config, dict) else None
+  if not isinstance(section, dict):
     raise ValueError(
       f"`TF_CONFIG` must have a `{key}` such as {_EXAMPLE}, got "
       f"{json.dumps(config)[:200]}."
     )
-  return part
+  return section
 
 
 def _addresses(jobs: Mapping[str, Any], job: str) -> List[str]:

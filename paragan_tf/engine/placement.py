@@ -30,7 +30,7 @@ from paragan_tf.engine.player import Player
 from paragan_tf.game import losses, noise, turns
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.losses import LossFn
-from paragan_tf.game.schedule import Schedule, moves
+from paragan_tf.game.schedule import Schedule, has_turn
 from paragan_tf.types import Batch, Mode, Net
 
 Logs = Dict[str, tf.Tensor]
@@ -133,7 +133,7 @@ class Placement(tf.Module):
     Args:
       game: What is played.
       batch: Real images and class ids of the step, without latent codes.
-      phase: The step's place in the cycle.
+      phase: The step's position in the cycle.
       count: Steps so far.
     """
     raise NotImplementedError
@@ -175,9 +175,9 @@ class CoLocated(Placement):
     size = batch.images.shape[0] // self._schedule.num_batches
     used = -1
     for index, round_turns in enumerate(self._schedule.rounds):
-      used += moves("d", round_turns)
+      used += has_turn("d", round_turns)
       real = _rows(batch, size, max(used, 0))
-      if not moves("d", round_turns):
+      if not has_turn("d", round_turns):
         real = self._g_batch(real)
       z = game.z(real.images.shape[0], count, f"z{index}")
       real = real._replace(z=z)
@@ -185,7 +185,7 @@ class CoLocated(Placement):
 
   def _play_round(self, game, round_turns, batch, phase, count, index):
     """Yields all turns on one batch of real images and one of fakes."""
-    mode = Mode.TRAIN if moves("g", round_turns) else Mode.FROZEN
+    mode = Mode.TRAIN if has_turn("g", round_turns) else Mode.FROZEN
     fakes = turns.draw(game.net("g"), batch, mode)
     d, loss_fn = game.net("d"), game.loss_at(count)
     for turn in round_turns:
@@ -197,7 +197,7 @@ class CoLocated(Placement):
       yield contributions, {}
 
   def _g_batch(self, batch: Batch) -> Batch:
-    """Returns the batch of a round in which G moves alone."""
+    """Returns the batch of a round in which G trains alone."""
     asked = self._schedule.g_batch_size
     if asked is None:
       return batch

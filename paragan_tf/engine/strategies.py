@@ -182,7 +182,7 @@ def _several_processes(
   resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({"worker": list(processes.addresses)}),
     task_type="worker",
-    task_id=processes.place,
+    task_id=processes.process_index,
     num_accelerators={"GPU": num_gpus},
     rpc_layer="grpc",
   )
@@ -192,7 +192,7 @@ def _several_processes(
   return Choice(
     strategy,
     f"{kind} in each of {len(processes.addresses)} processes, this one is "
-    f"worker {processes.place}, by {processes.found_in}",
+    f"worker {processes.process_index}, by {processes.found_in}",
   )
 
 

@@ -5,7 +5,13 @@ from typing import Tuple
 import gin
 import tensorflow as tf
 
-from paragan_tf.game.penalties import Penalty, View, positive, require_output
+from paragan_tf.game.number_checks import check_positive
+from paragan_tf.game.penalties import (
+  Penalty,
+  View,
+  check_weight,
+  require_output,
+)
 from paragan_tf.types import Verdict
 
 
@@ -27,7 +33,7 @@ class AuxiliaryClassifier(Penalty):
     name: str = "auxiliary_classifier",
   ):
     super().__init__(period, name)
-    self.weight = positive("weight", weight)
+    self.weight = check_weight("weight", weight)
     self.with_fakes = with_fakes
 
   def term(self, view):
@@ -68,10 +74,8 @@ class Contrastive(Penalty):
     name: str = "contrastive",
   ):
     super().__init__(period, name)
-    if temperature <= 0:
-      raise ValueError(f"`temperature` must be above 0, got {temperature}.")
-    self.weight = positive("weight", weight)
-    self.temperature = temperature
+    self.weight = check_weight("weight", weight)
+    self.temperature = check_positive("temperature", temperature)
 
   def term(self, view):
     """Returns the weighted mean over the batch."""

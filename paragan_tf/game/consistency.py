@@ -4,7 +4,14 @@ import gin
 import tensorflow as tf
 
 from paragan_tf.game.augment import flip_and_shift
-from paragan_tf.game.penalties import Penalty, View, draw, normal, positive
+from paragan_tf.game.number_checks import check_positive
+from paragan_tf.game.penalties import (
+  Penalty,
+  View,
+  check_weight,
+  draw,
+  normal,
+)
 from paragan_tf.types import Verdict
 
 
@@ -19,7 +26,7 @@ class Consistency(Penalty):
     self, weight: float = 10.0, period: int = 1, name: str = "consistency"
   ):
     super().__init__(period, name)
-    self.weight = positive("weight", weight)
+    self.weight = check_weight("weight", weight)
 
   def term(self, view):
     """Returns the weighted mean over the batch."""
@@ -38,8 +45,8 @@ class BalancedConsistency(Penalty):
     name: str = "balanced_consistency",
   ):
     super().__init__(period, name)
-    self.real_weight = positive("real_weight", real_weight)
-    self.fake_weight = positive("fake_weight", fake_weight)
+    self.real_weight = check_weight("real_weight", real_weight)
+    self.fake_weight = check_weight("fake_weight", fake_weight)
 
   def term(self, view):
     """Returns the sum of both weighted means."""
@@ -70,9 +77,9 @@ class LatentConsistency(Penalty):
     name: str = "latent_consistency",
   ):
     super().__init__(period, name)
-    self.d_weight = positive("d_weight", d_weight)
-    self.g_weight = positive("g_weight", g_weight)
-    self.deviation = positive("deviation", deviation)
+    self.d_weight = check_weight("d_weight", d_weight)
+    self.g_weight = check_weight("g_weight", g_weight)
+    self.deviation = check_positive("deviation", deviation)
 
   def term(self, view):
     """Returns the weighted mean over the batch."""

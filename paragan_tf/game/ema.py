@@ -5,6 +5,8 @@ from typing import Sequence
 import gin
 import tensorflow as tf
 
+from paragan_tf.game.number_checks import check_fraction, check_not_negative
+
 
 @gin.register
 class Ema(tf.Module):
@@ -22,11 +24,8 @@ class Ema(tf.Module):
     name: str = "ema",
   ):
     super().__init__(name=name)
-    if not 0.0 <= decay < 1.0:
-      raise ValueError(f"`decay` must be in [0, 1), got {decay}.")
-    if start_step < 0:
-      raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
-    self.decay = decay
+    check_not_negative("start_step", start_step)
+    self.decay = check_fraction("decay", decay)
     self.start_step = start_step
     self.twin = twin
     self._pairs = list(zip(twin.variables, g.variables))

@@ -6,16 +6,18 @@ They scale each layer's update to the norm of its weights.
 import gin
 import tensorflow as tf
 
+from paragan_tf.game.number_checks import (
+  check_fraction,
+  check_not_negative,
+  check_positive,
+)
 from paragan_tf.game.optimizers import (
   Adam,
   LearningRate,
   Optimizer,
   Tensors,
   adam_update,
-  fraction,
   momentum_update,
-  not_negative,
-  positive,
 )
 
 
@@ -58,9 +60,9 @@ class LARS(Optimizer):
     name: str = "lars",
   ):
     super().__init__(learning_rate, name)
-    self.momentum = fraction("momentum", momentum)
-    self.weight_decay = not_negative("weight_decay", weight_decay)
-    self.trust = positive("trust", trust)
+    self.momentum = check_fraction("momentum", momentum)
+    self.weight_decay = check_not_negative("weight_decay", weight_decay)
+    self.trust = check_positive("trust", trust)
 
   def _update(self, g, w, slots, t, alpha):
     if w.shape.rank <= 1:
@@ -93,7 +95,7 @@ class LAMB(Adam):
     name: str = "lamb",
   ):
     super().__init__(learning_rate, beta1, beta2, epsilon, name)
-    self.weight_decay = not_negative("weight_decay", weight_decay)
+    self.weight_decay = check_not_negative("weight_decay", weight_decay)
 
   def _update(self, g, w, slots, t, alpha):
     betas = self.beta1, self.beta2

@@ -1,22 +1,23 @@
-"""An optimizer that lets another one run ahead."""
+"""Lookahead: slow weights that follow a fast inner optimizer."""
 
 from typing import Callable, List, Sequence, Tuple, Union
 
 import gin
 import tensorflow as tf
 
-from paragan_tf.game.optimizers import Optimizer, checked
+from paragan_tf.game.number_checks import check_number
+from paragan_tf.game.optimizers import Optimizer
 from paragan_tf.game.slots import MakeSlot, SlotSpec, make_variable
 
 
 def lookahead_update(theta, phi, alpha) -> tf.Tensor:
-  """Zhang et al., arXiv 1907.08610, Algorithm 1: where both weights meet."""
+  """Zhang et al., arXiv 1907.08610, Algorithm 1: the new slow weights."""
   return phi + alpha * (theta - phi)
 
 
 @gin.register
 class Lookahead(Optimizer):
-  """Lets `inner` run ahead, and every `sync_period` updates goes part way.
+  """Runs `inner`; every `sync_period` updates the slow weights go part way.
 
   The inner optimizer keeps its slots at a synchronization. The slow weights
   `phi` start as the weights are when the first update comes, not at `init`, so
@@ -51,7 +52,7 @@ class Lookahead(Optimizer):
     super().__init__(fast.learning_rate, name)
     self.inner = fast
     self.sync_period = sync_period
-    self.slow_rate = checked(
+    self.slow_rate = check_number(
       "slow_rate", slow_rate, lambda x: 0 < x <= 1, "in (0, 1]"
     )
 
@@ -113,7 +114,7 @@ class Lookahead(Optimizer):
   def apply_updates(
     self, updates: Sequence[tf.Tensor], weights: Sequence[tf.Variable]
   ) -> None:
-    """Moves by the inner optimizer, then maybe to the slow weights."""
+    """Applies the inner optimizer's updates; synchronizes when due."""
 
     def sync():
       for phi, theta in zip(self.slots["phi"], self.base(weights)):

@@ -23,13 +23,12 @@ in the letters of its paper, and a module that holds the slots. Functions of
 tensors keep the dtype of their weight.
 """
 
-import math
-import numbers
 from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 import gin
 import tensorflow as tf
 
+from paragan_tf.game.number_checks import check_fraction, check_positive
 from paragan_tf.game.slots import MakeSlot, SlotSpec, make_variable
 
 # A rate, or a function from the count of updates done to the next one's rate.
@@ -38,7 +37,7 @@ Tensors = Tuple[tf.Tensor, ...]
 
 
 class Optimizer(tf.Module):
-  """Holds the slots and the count; a subclass says how one weight moves.
+  """Holds the slots and the count; subclasses implement the update of a weight.
 
   Attributes:
     slot_names: What is kept for each weight.
@@ -51,7 +50,7 @@ class Optimizer(tf.Module):
   def __init__(self, learning_rate: LearningRate, name: str):
     super().__init__(name=name)
     if not callable(learning_rate):
-      learning_rate = positive("learning_rate", learning_rate)
+      learning_rate = check_positive("learning_rate", learning_rate)
     self.learning_rate = learning_rate
     self.slots: Dict[str, List[tf.Variable]] = {}
     self.t: tf.Variable = None
@@ -69,7 +68,7 @@ class Optimizer(tf.Module):
 
   @property
   def slow_weights(self) -> List[tf.Variable]:
-    """Weights that the base weights are pulled to, exchanged as those are."""
+    """Lookahead's slow weights, which are exchanged like the base weights."""
     return []
 
   def moment_specs(self, weights: Sequence[tf.Variable]) -> List[SlotSpec]:
@@ -115,7 +114,7 @@ class Optimizer(tf.Module):
     weights: Sequence[tf.Variable],
     damping: Union[float, tf.Tensor] = 1.0,
   ) -> List[tf.Tensor]:
-    """Moves `weights`, in the order of `init`; replica context.
+    """Updates `weights`, in the order of `init`; replica context.
 
     The rate is multiplied with `damping`. Returns what was subtracted.
     """
@@ -200,7 +199,7 @@ class Optimizer(tf.Module):
 
 
 def sgd_update(g, alpha) -> Tensors:
-  """Goes straight downhill."""
+  """Gradient descent: `u = alpha g`."""
   return (tf.cast(alpha, g.dtype) * g,)
 
 
@@ -240,7 +239,7 @@ class Momentum(Optimizer):
     name: str = "momentum",
   ):
     super().__init__(learning_rate, name)
-    self.momentum = fraction("momentum", momentum)
+    self.momentum = check_fraction("momentum", momentum)
     self.nesterov = nesterov
 
   def _update(self, g, w, slots, t, alpha):
@@ -270,8 +269,8 @@ class RMSProp(Optimizer):
     name: str = "rmsprop",
   ):
     super().__init__(learning_rate, name)
-    self.decay = fraction("decay", decay)
-    self.epsilon = positive("epsilon", epsilon)
+    self.decay = check_fraction("decay", decay)
+    self.epsilon = check_positive("epsilon", epsilon)
 
   def _update(self, g, w, slots, t, alpha):
     return rmsprop_update(g, *slots, alpha, self.decay, self.epsilon)
@@ -281,10 +280,10 @@ def adam_update(g, m, v, t, alpha, beta1, beta2, epsilon) -> Tensors:
   """Kingma & Ba, arXiv 1412.6980, Algorithm 1."""
   m = beta1 * m + (1 - beta1) * g
   v = beta2 * v + (1 - beta2) * tf.square(g)
-  return _corrected(m, v, t, alpha, beta1, beta2, epsilon), m, v
+  return _bias_corrected_step(m, v, t, alpha, beta1, beta2, epsilon), m, v
 
 
-def _corrected(m, v, t, alpha, beta1, beta2, epsilon) -> tf.Tensor:
+def _bias_corrected_step(m, v, t, alpha, beta1, beta2, epsilon) -> tf.Tensor:
   """Returns alpha m_hat / (sqrt(v_hat) + epsilon), the hats in the scalars."""
   c = tf.sqrt(1 - beta2**t)
   alpha = tf.cast(alpha * c / (1 - beta1**t), m.dtype)
@@ -293,7 +292,7 @@ def _corrected(m, v, t, alpha, beta1, beta2, epsilon) -> tf.Tensor:
 
 @gin.register
 class Adam(Optimizer):
-  """Adam; without momentum by default, as GANs like it."""
+  """Adam; `beta1` is 0 by default, as is common for GANs."""
 
   slot_names: Tuple[str, ...] = ("m", "v")
   update_fn: Callable[..., Tensors] = staticmethod(adam_update)
@@ -307,9 +306,9 @@ class Adam(Optimizer):
     name: str = "adam",
   ):
     super().__init__(learning_rate, name)
-    self.beta1 = fraction("beta1", beta1)
-    self.beta2 = fraction("beta2", beta2)
-    self.epsilon = positive("epsilon", epsilon)
+    self.beta1 = check_fraction("beta1", beta1)
+    self.beta2 = check_fraction("beta2", beta2)
+    self.epsilon = check_positive("epsilon", epsilon)
 
   def _update(self, g, w, slots, t, alpha):
     return self.update_fn(
@@ -318,15 +317,15 @@ class Adam(Optimizer):
 
 
 def adabelief_update(g, m, s, t, alpha, beta1, beta2, epsilon) -> Tensors:
-  """Zhuang et al., arXiv 2010.07468, Algorithm 2; `s` gathers epsilon."""
+  """Zhuang et al., arXiv 2010.07468, Algorithm 2; `s` accumulates epsilon."""
   m = beta1 * m + (1 - beta1) * g
   s = beta2 * s + (1 - beta2) * tf.math.squared_difference(g, m) + epsilon
-  return _corrected(m, s, t, alpha, beta1, beta2, epsilon), m, s
+  return _bias_corrected_step(m, s, t, alpha, beta1, beta2, epsilon), m, s
 
 
 @gin.register
 class AdaBelief(Adam):
-  """Adam that divides by how far a gradient is from what was expected.
+  """AdaBelief: divides by the gradient's deviation from its moving average.
 
   Refuses `beta1` 0: every gradient is then as expected, `s` holds nothing but
   epsilon, and what is left is gradient descent.
@@ -344,7 +343,7 @@ class AdaBelief(Adam):
     name: str = "adabelief",
   ):
     super().__init__(learning_rate, beta1, beta2, epsilon, name)
-    positive("beta1", beta1)
+    check_positive("beta1", beta1)
 
 
 def radam_update(g, m, v, t, alpha, beta1, beta2, epsilon) -> Tensors:
@@ -361,14 +360,14 @@ def radam_update(g, m, v, t, alpha, beta1, beta2, epsilon) -> Tensors:
   r = tf.sqrt(
     (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
   )
-  adaptive = _corrected(m, v, t, alpha * r, beta1, beta2, epsilon)
+  adaptive = _bias_corrected_step(m, v, t, alpha * r, beta1, beta2, epsilon)
   plain = tf.cast(alpha / (1 - beta1**t), g.dtype) * m
   return tf.where(tractable, adaptive, plain), m, v
 
 
 @gin.register
 class RAdam(Adam):
-  """Adam that waits with dividing until the variance can be trusted."""
+  """Rectified Adam: no adaptive step until the variance can be estimated."""
 
   update_fn = staticmethod(radam_update)
 
@@ -381,25 +380,3 @@ class RAdam(Adam):
     name: str = "radam",
   ):
     super().__init__(learning_rate, beta1, beta2, epsilon, name)
-
-
-def checked(name, value, holds, rule) -> float:
-  """Returns a number that holds to its rule, or says that it does not."""
-  if isinstance(value, numbers.Real) and holds(value):
-    return float(value)
-  raise ValueError(f"`{name}` must be {rule}, got {value!r}.")
-
-
-def positive(name, value) -> float:
-  """Returns a number above 0."""
-  return checked(name, value, lambda x: 0 < x < math.inf, "positive")
-
-
-def not_negative(name, value) -> float:
-  """Returns a number that is 0 or more."""
-  return checked(name, value, lambda x: 0 <= x < math.inf, "at least 0")
-
-
-def fraction(name, value) -> float:
-  """Returns a number in [0, 1)."""
-  return checked(name, value, lambda x: 0 <= x < 1, "in [0, 1)")

@@ -17,6 +17,11 @@ import tensorflow as tf
 from paragan_tf import collectives
 from paragan_tf.game import noise
 from paragan_tf.game.augment import Draw
+from paragan_tf.game.number_checks import (
+  check_fraction,
+  check_not_negative,
+  check_positive,
+)
 from paragan_tf.types import Batch, Scores, Verdict
 
 Labels = Optional[tf.Tensor]
@@ -105,13 +110,9 @@ def check(penalties: Sequence[Penalty], who: str) -> None:
       )
 
 
-def positive(name: str, value: float) -> float:
-  """Returns `value`; refuses values that are not above 0."""
-  if not value > 0:
-    raise ValueError(
-      f"`{name}` must be above 0, got {value}: remove the penalty instead."
-    )
-  return value
+def check_weight(name: str, value: float) -> float:
+  """Refuses the weight of a penalty unless it is above 0."""
+  return check_positive(name, value, "remove the penalty instead")
 
 
 def require_output(verdict: Verdict, what: str, penalty: Penalty) -> tf.Tensor:
@@ -147,7 +148,7 @@ class GradientPenalty(Penalty):
     self, weight: float = 10.0, period: int = 1, name: str = "gradient_penalty"
   ):
     super().__init__(period, name)
-    self.weight = positive("weight", weight)
+    self.weight = check_weight("weight", weight)
 
   def term(self, view):
     """Returns the weighted mean over the batch."""
@@ -175,8 +176,8 @@ class Dragan(Penalty):
     name: str = "dragan",
   ):
     super().__init__(period, name)
-    self.weight = positive("weight", weight)
-    self.deviation = positive("deviation", deviation)
+    self.weight = check_weight("weight", weight)
+    self.deviation = check_positive("deviation", deviation)
 
   def term(self, view):
     """Returns the weighted mean over the batch."""
@@ -191,7 +192,7 @@ class R1(Penalty):
 
   def __init__(self, gamma: float = 10.0, period: int = 16, name: str = "r1"):
     super().__init__(period, name)
-    self.gamma = positive("gamma", gamma)
+    self.gamma = check_weight("gamma", gamma)
 
   def term(self, view):
     """Returns the weighted mean over the batch."""
@@ -232,12 +233,9 @@ class LeCam(Penalty):
     name: str = "lecam",
   ):
     super().__init__(period, name)
-    if not 0.0 <= decay < 1.0:
-      raise ValueError(f"`decay` must be in [0, 1), got {decay}.")
-    if start_step < 0:
-      raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
-    self.weight = positive("weight", weight)
-    self.decay = decay
+    check_not_negative("start_step", start_step)
+    self.weight = check_weight("weight", weight)
+    self.decay = check_fraction("decay", decay)
     self.start_step = start_step
     self.real = tf.Variable(0.0, trainable=False, name=f"{name}/real")
     self.fake = tf.Variable(0.0, trainable=False, name=f"{name}/fake")
@@ -272,7 +270,7 @@ class FeatureMatching(Penalty):
     self, weight: float = 1.0, period: int = 1, name: str = "feature_matching"
   ):
     super().__init__(period, name)
-    self.weight = positive("weight", weight)
+    self.weight = check_weight("weight", weight)
 
   def term(self, view):
     """Returns the weighted squared distance."""

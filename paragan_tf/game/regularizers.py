@@ -5,6 +5,7 @@ from typing import Callable, Sequence
 import gin
 import tensorflow as tf
 
+from paragan_tf.game.number_checks import check_positive
 from paragan_tf.hardware import resolve_layout
 
 # From a player's weights to a scalar.
@@ -14,7 +15,7 @@ Regularizer = Callable[[Sequence[tf.Variable]], tf.Tensor]
 @gin.register
 def l2(scale: float = 1e-4) -> Regularizer:
   """`scale / 2` times the sum of squares of all kernels, without biases."""
-  _check(scale)
+  check_positive("scale", scale)
 
   def penalty(weights):
     kernels = [w for w in weights if w.shape.rank > 1]
@@ -31,7 +32,7 @@ def orthogonal(scale: float = 1e-4) -> Regularizer:
   each output. All kernels count, even BigGAN's shared embedding, which the
   authors' code leaves out.
   """
-  _check(scale)
+  check_positive("scale", scale)
   on_short_side = resolve_layout().gram_on_short_side
 
   def penalty(weights):
@@ -66,8 +67,3 @@ def _off_diagonal_on_short_side(w: tf.Tensor) -> tf.Tensor:
     return 4.0 * dy * (cubic - w * diagonal)
 
   return tf.reduce_sum(products**2) - tf.reduce_sum(diagonal**2), grad
-
-
-def _check(scale: float) -> None:
-  if scale <= 0:
-    raise ValueError(f"`scale` must be above 0, got {scale}.")

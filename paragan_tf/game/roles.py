@@ -38,8 +38,8 @@ class Roles(NamedTuple):
 
   def num_playing(self, who: str, num_replicas: int) -> int:
     """Returns the number of replicas that train `who`."""
-    share = self.g_per_group if who == "g" else self.d_per_group
-    return num_replicas // self.group_size * share
+    per_group = self.g_per_group if who == "g" else self.d_per_group
+    return num_replicas // self.group_size * per_group
 
   def g_index(self, replica: int) -> int:
     """Returns the index of a replica among those of G.

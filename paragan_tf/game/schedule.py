@@ -22,7 +22,7 @@ Turn = Tuple[str, ...]
 Round = Tuple[Turn, ...]
 
 
-def moves(player: str, turns: Round) -> bool:
+def has_turn(player: str, turns: Round) -> bool:
   """Returns whether a player has a turn in a round."""
   return any(player in turn for turn in turns)
 
@@ -59,7 +59,7 @@ class Schedule:
   @property
   def num_batches(self) -> int:
     """Batches of real images per step: one for each round with D."""
-    return max(1, sum(moves("d", turns) for turns in self.rounds))
+    return max(1, sum(has_turn("d", turns) for turns in self.rounds))
 
 
 @gin.register

@@ -100,7 +100,7 @@ class Adapted(tf.Module):
     # A closure, so that nothing else of the user's net enters a checkpoint.
     self._call = call
     self._made = [v for v in store.variables if v.dtype.is_floating]
-    frozen = _frozen(net)
+    frozen = _frozen_ids(net)
     self._weights = [
       v for v in self._made if v.trainable and unique_id(v) not in frozen
     ]
@@ -132,7 +132,7 @@ class Adapted(tf.Module):
 
 
 def _make_or_copy(net: Any, store: VariableStore) -> Any:
-  """Returns a net that is nobody else's."""
+  """Returns a new net, or a copy of the instance."""
   with store.create():
     net = net() if calling.makes_nets(net) else copy_net(net, store.name)
   store.record_initial_values()
@@ -186,7 +186,7 @@ def _check_owner(store: VariableStore, used: Sequence[tf.Variable]) -> None:
 
 
 def _writes_variables(replica: Callable[[], Any]) -> bool:
-  """Says whether the function writes to a variable; it is traced, not run."""
+  """Returns whether a function writes a variable; it is traced, not run."""
   strategy = tf.distribute.get_strategy()
   run = tf.function(lambda: strategy.run(replica), autograph=False)
   graph = run.get_concrete_function().graph.as_graph_def()
@@ -195,7 +195,7 @@ def _writes_variables(replica: Callable[[], Any]) -> bool:
   return any(node.op.startswith(_WRITES) for node in nodes)
 
 
-def _frozen(net: Any) -> Set[str]:
+def _frozen_ids(net: Any) -> Set[str]:
   """Returns the ids of the variables of Keras layers that are frozen."""
   layers = [p for p in parts_of(net) if isinstance(p, tf.keras.layers.Layer)]
   return {

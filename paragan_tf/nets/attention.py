@@ -7,7 +7,7 @@ import tensorflow as tf
 from paragan_tf.hardware import resolve_layout
 from paragan_tf.nets import layers
 from paragan_tf.nets.forward import AnyMode, Forward
-from paragan_tf.nets.remat import in_parts
+from paragan_tf.nets.remat import in_chunks
 
 
 class SelfAttention(tf.Module):
@@ -15,8 +15,8 @@ class SelfAttention(tf.Module):
 
   Keys and values are the largest of each 2x2 block, as in BigGAN (arXiv
   1809.11096). `gamma` starts at 0, so that at first each pixel depends on
-  itself alone. Computed in several `parts`, one after the other, it needs less
-  memory, see `remat.in_parts`. In one part, the layout says whether attention
+  itself alone. Computed in several chunks, one after the other, it needs less
+  memory, see `remat.in_chunks`. In one chunk, the layout says whether attention
   weights are kept or computed again for the gradient.
   """
 
@@ -25,7 +25,7 @@ class SelfAttention(tf.Module):
     channels: int,
     init: layers.Init,
     spectral: bool,
-    parts: int = 1,
+    num_chunks: int = 1,
     name: str = "attention",
   ):
     super().__init__(name=name)
@@ -46,8 +46,8 @@ class SelfAttention(tf.Module):
         name=name,
       )
 
-    self.parts = parts
-    self.recomputes = parts > 1 or resolve_layout().recompute_attention
+    self.num_chunks = num_chunks
+    self.recomputes = num_chunks > 1 or resolve_layout().recompute_attention
     with self.name_scope:
       self.query = conv(channels, channels // 8, "query")
       self.key = conv(channels, channels // 8, "key")
@@ -61,7 +61,7 @@ class SelfAttention(tf.Module):
     key = _pixels(_pool(self.key(x, mode)))
     value = _pixels(_pool(self.value(x, mode)))
     if self.recomputes:
-      y = in_parts(_attend, self.parts, query, key, value)
+      y = in_chunks(_attend, self.num_chunks, query, key, value)
     else:
       y = _attend(query, key, value)
     y = tf.reshape(y, [-1, *x.shape[1:3], value.shape[-1]])

@@ -1,6 +1,6 @@
 """BigGAN (arXiv 1809.11096).
 
-[z0, z1, ...] = z                    # as many parts as blocks, and one
+[z0, z1, ...] = z                    # as many chunks as blocks, and one
 x = linear(z0)                       # to 4x4
 x = block_i(x, [z_i, shared(label)]) # class-conditional norms
 """
@@ -23,12 +23,12 @@ from paragan_tf.nets import (
 from paragan_tf.nets.attention import SelfAttention
 from paragan_tf.types import ImageSpec, Mode
 
-_PART = 20  # Length of each part of the latent in the paper.
+_Z_CHUNK_SIZE = 20  # Length of each chunk of the latent in the paper.
 
 
 @gin.register
 class Generator(tf.Module):
-  """Blocks whose norms depend on a part of the latent and on the class.
+  """Blocks whose norms depend on a chunk of the latent and on the class.
 
   All norms share one embedding of the class; without classes they depend on the
   latent alone. `z_dim` is by default 20 for the first layer and for each block,
@@ -57,34 +57,39 @@ class Generator(tf.Module):
       )
     layers.check_dims(shared_dim=shared_dim)
     channels = plans.widths(spec.resolution, width, at_32=4)
-    part = _part(z_dim, len(channels))
-    self.z_dim, self.remat = part * len(channels), remat
+    z_chunk = _z_chunk_size(z_dim, len(channels))
+    self.z_dim, self.remat = z_chunk * len(channels), remat
     init = layers.orthogonal_init(seed)
     sizes = [8 << i for i in range(len(channels) - 1)]
-    self.place = plans.attention_place(attention, spec.resolution, sizes)
-    size = part + (shared_dim if spec.num_classes else 0)
+    self.attention_block = plans.attention_block(
+      attention, spec.resolution, sizes
+    )
+    size = z_chunk + (shared_dim if spec.num_classes else 0)
     affine = functools.partial(
       affines.ByVector, inputs=size, init=init, spectral=True
     )
     make_norm = functools.partial(norm, affine=affine)
     self.blocks: List[blocks.GeneratorBlock] = []
     self.attention: Optional[SelfAttention] = None
-    self.shared: Optional[layers.Embedding] = None
     with self.name_scope:
-      if spec.num_classes:
-        self.shared = layers.Embedding(
-          spec.num_classes, shared_dim, init, name="shared"
-        )
-      self.linear = layers.Linear(part, 16 * channels[0], init, spectral=True)
+      self.shared = layers.make_shared_embedding(
+        spec.num_classes, shared_dim, init
+      )
+      self.linear = layers.Linear(
+        z_chunk, 16 * channels[0], init, spectral=True
+      )
       for i, (inputs, outputs) in enumerate(zip(channels, channels[1:])):
         self.blocks.append(
           blocks.GeneratorBlock(
             inputs, outputs, init, make_norm, True, f"block{i}"
           )
         )
-      if self.place is not None:
+      if self.attention_block is not None:
         self.attention = SelfAttention(
-          channels[self.place + 1], init, True, blocks.num_parts(remat)
+          channels[self.attention_block + 1],
+          init,
+          True,
+          blocks.num_chunks(remat),
         )
       self.norm = norm(channels[-1])
       self.conv = layers.Conv(channels[-1], spec.channels, init, spectral=True)
@@ -99,13 +104,13 @@ class Generator(tf.Module):
     if self.shared is not None:
       shared = self.shared(labels, forward)
       common = shared.shape[1]
-      conds = [layers.concat(part, shared) for part in conds]
+      conds = [layers.concat(chunk, shared) for chunk in conds]
     x = self.linear(first, forward)
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     x = blocks.run(
       self.blocks,
       self.attention,
-      self.place,
+      self.attention_block,
       x,
       conds,
       forward,
@@ -138,14 +143,14 @@ class Discriminator(residual.Discriminator):
     )
 
 
-def _part(z_dim: Optional[int], num: int) -> int:
-  """Returns the length of each of the parts of the latent."""
+def _z_chunk_size(z_dim: Optional[int], num: int) -> int:
+  """Returns the length of each chunk of the latent."""
   if z_dim is None:
-    return _PART
+    return _Z_CHUNK_SIZE
   if z_dim < num or z_dim % num:
     near = max(num, z_dim - z_dim % num)
     raise ValueError(
       f"`z_dim` must be a multiple of {num}, for the first layer and each "
-      f"block have a part of the latent, got {z_dim}: take {near}, say."
+      f"block have a chunk of the latent, got {z_dim}: take {near}, say."
     )
   return z_dim // num

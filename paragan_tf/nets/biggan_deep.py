@@ -48,16 +48,14 @@ class Generator(tf.Module):
     make_norm = functools.partial(norm, affine=affine)
     _check_depth(depth)
     sizes = [8 << i for i in range(len(channels) - 1)]
-    stage = plans.attention_place(attention, spec.resolution, sizes)
-    self.place = None if stage is None else depth * (stage + 1) - 1
+    stage = plans.attention_block(attention, spec.resolution, sizes)
+    self.attention_block = None if stage is None else depth * (stage + 1) - 1
     self.blocks: List[blocks.DeepGeneratorBlock] = []
     self.attention: Optional[SelfAttention] = None
-    self.shared: Optional[layers.Embedding] = None
     with self.name_scope:
-      if spec.num_classes:
-        self.shared = layers.Embedding(
-          spec.num_classes, shared_dim, init, name="shared"
-        )
+      self.shared = layers.make_shared_embedding(
+        spec.num_classes, shared_dim, init
+      )
       self.linear = layers.Linear(size, 16 * channels[0], init, spectral=True)
       for inputs, outputs in zip(channels, channels[1:]):
         for i in range(depth):
@@ -75,7 +73,7 @@ class Generator(tf.Module):
           )
       if stage is not None:
         self.attention = SelfAttention(
-          channels[stage + 1], init, True, blocks.num_parts(remat)
+          channels[stage + 1], init, True, blocks.num_chunks(remat)
         )
       self.norm = norm(channels[-1])
       self.conv = layers.Conv(channels[-1], spec.channels, init, spectral=True)
@@ -91,13 +89,19 @@ class Generator(tf.Module):
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     conds = [z] * len(self.blocks)
     x = blocks.run(
-      self.blocks, self.attention, self.place, x, conds, forward, self.remat
+      self.blocks,
+      self.attention,
+      self.attention_block,
+      x,
+      conds,
+      forward,
+      self.remat,
     )
     return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
 
 
 @gin.register
-class Discriminator(tf.Module):
+class Discriminator(heads.Judge, tf.Module):
   """One conv, then blocks that halve the resolution, each followed by others.
 
   `depth` is the number of blocks at each resolution; the first one halves it.
@@ -121,8 +125,8 @@ class Discriminator(tf.Module):
     init = layers.orthogonal_init(seed)
     downs = plans.downs(spec.resolution)[: len(channels)]
     sizes = plans.after(spec.resolution, downs)
-    stage = plans.attention_place(attention, spec.resolution, sizes)
-    self.place = None if stage is None else depth * (stage + 1) - 1
+    stage = plans.attention_block(attention, spec.resolution, sizes)
+    self.attention_block = None if stage is None else depth * (stage + 1) - 1
     self.blocks: List[blocks.DeepDiscriminatorBlock] = []
     self.attention: Optional[SelfAttention] = None
     with self.name_scope:
@@ -142,15 +146,9 @@ class Discriminator(tf.Module):
           inputs = outputs
       if stage is not None:
         self.attention = SelfAttention(
-          channels[stage], init, True, blocks.num_parts(remat)
+          channels[stage], init, True, blocks.num_chunks(remat)
         )
       self.head = heads.Head(inputs, spec, init, True, conditioning)
-
-  def __call__(
-    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
-  ) -> tf.Tensor:
-    """Maps images to logits `[b]`."""
-    return self.judge(images, labels, mode).logits
 
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
@@ -160,7 +158,13 @@ class Discriminator(tf.Module):
     x = self.conv(images, forward)
     conds = [None] * len(self.blocks)
     x = blocks.run(
-      self.blocks, self.attention, self.place, x, conds, forward, self.remat
+      self.blocks,
+      self.attention,
+      self.attention_block,
+      x,
+      conds,
+      forward,
+      self.remat,
     )
     return self.head(pool_pixels(x, "sum"), labels, forward)
 

@@ -17,7 +17,7 @@ from paragan_tf.nets.remat import remat as rematerialize
 def run(
   blocks: Sequence[tf.Module],
   attention: Optional[attentions.SelfAttention],
-  place: Optional[int],
+  attention_block: Optional[int],
   x: tf.Tensor,
   conds: Sequence[Any],
   forward: Forward,
@@ -26,22 +26,22 @@ def run(
 ) -> tf.Tensor:
   """Runs x through the blocks, each with its own of `conds`.
 
-  Attention follows the block number `place`. With `remat`, only the input of
-  each block is kept for the gradient. `common` is how many last entries all of
-  `conds` have in common.
+  Attention follows the block number `attention_block`. With `remat`, only the
+  input of each block is kept for the gradient. `common` is how many last
+  entries all of `conds` have in common.
   """
   if not remat:
     forward = fused.projections(blocks, conds, forward, common)
   for i, (block, cond) in enumerate(zip(blocks, conds)):
     call = functools.partial(rematerialize, block) if remat else block
     x = call(x, cond, forward)
-    if attention is not None and i == place:
+    if attention is not None and i == attention_block:
       x = attention(x, cond, forward)
   return x
 
 
-def num_parts(remat: bool) -> int:
-  """Returns the number of parts of attention; all resolutions divide by it."""
+def num_chunks(remat: bool) -> int:
+  """Returns the number of chunks of attention; it divides all resolutions."""
   return 8 if remat else 1
 
 

@@ -23,7 +23,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def makes_nets(net: Any) -> bool:
-  """Says whether this is a class or function that makes a net."""
+  """Returns whether this is a class or function that makes a net."""
   if inspect.isclass(net) or not callable(net):
     return inspect.isclass(net)
   if isinstance(net, tf.Module) or hasattr(net, "model_fn"):

@@ -99,5 +99,5 @@ def _children(part: Any) -> Sequence[Any]:
 
 
 def is_network(net: Any) -> bool:
-  """Says whether this is a Keras model that knows its inputs."""
+  """Returns whether this is a Keras model that knows its inputs."""
   return isinstance(net, tf.keras.Model) and bool(net.inputs)

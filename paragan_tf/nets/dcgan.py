@@ -26,8 +26,7 @@ class Deconv(tf.Module):
 
   def __init__(self, inputs: int, outputs: int, init: layers.Init, name: str):
     super().__init__(name=name)
-    is_wide = resolve_layout().float32_products
-    self.product = layout.in_float32(_deconv) if is_wide else _deconv
+    self.product = layout.apply_precision(_deconv, resolve_layout())
     with self.name_scope:
       self.weight = layers.Weight([4, 4, outputs, inputs], init, False)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
@@ -50,10 +49,7 @@ class StridedConv(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    is_wide = resolve_layout().float32_products
-    self.product = (
-      layout.in_float32(_strided_conv) if is_wide else _strided_conv
-    )
+    self.product = layout.apply_precision(_strided_conv, resolve_layout())
     with self.name_scope:
       self.weight = layers.Weight([4, 4, inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
@@ -117,7 +113,7 @@ class Generator(tf.Module):
 
 
 @gin.register
-class Discriminator(tf.Module):
+class Discriminator(heads.Judge, tf.Module):
   """Strided convolutions to 4x4, then a head, see `heads.py`.
 
   With `spectral` every kernel is divided by its spectral norm and there is no
@@ -150,12 +146,6 @@ class Discriminator(tf.Module):
         )
         inputs = outputs
       self.head = heads.Head(16 * inputs, spec, init, spectral, conditioning)
-
-  def __call__(
-    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
-  ) -> tf.Tensor:
-    """Maps images to logits `[b]`."""
-    return self.judge(images, labels, mode).logits
 
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode

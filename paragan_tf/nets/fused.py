@@ -1,4 +1,4 @@
-"""Small products of one kind, computed as one.
+"""Fuses small matrix products of equal shape into one.
 
     forward = begin(net, mode)                                # power iterations
     forward = projections(blocks, conds, forward, common)     # scales, shifts

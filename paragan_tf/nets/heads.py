@@ -6,15 +6,27 @@ ac          classes = linear(features)                (arXiv 1610.09585)
 2c          embedding, proxy, both of unit length     (arXiv 2006.12681)
 """
 
-from typing import Optional
+from typing import Callable, Optional
 
 import tensorflow as tf
 
 from paragan_tf.nets import layers
 from paragan_tf.nets.forward import AnyMode
-from paragan_tf.types import ImageSpec, Verdict
+from paragan_tf.types import ImageSpec, Mode, Verdict
 
 CONDITIONINGS = ("none", "projection", "ac", "2c")
+
+
+class Judge:
+  """A mix-in for D: calling it returns the logits of its `judge`."""
+
+  judge: Callable[..., Verdict]
+
+  def __call__(
+    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
+  ) -> tf.Tensor:
+    """Maps images to logits `[b]`."""
+    return self.judge(images, labels, mode).logits
 
 
 class Head(tf.Module):
@@ -39,13 +51,16 @@ class Head(tf.Module):
     self.linear = layers.Linear(features, 1, init, spectral)
     self.embedding: Optional[layers.Embedding] = None
     self.classes: Optional[layers.Linear] = None
-    self.place: Optional[layers.Linear] = None
+    # `tf.Module` sorts variables by attribute; this name keeps their order.
+    self.to_embedding: Optional[layers.Linear] = None
     size = features
     if embedding_dim is not None:
       layers.check_dims(embedding_dim=embedding_dim)
     if self.conditioning == "2c":
       size = embedding_dim or features
-      self.place = layers.Linear(features, size, init, spectral, name="place")
+      self.to_embedding = layers.Linear(
+        features, size, init, spectral, name="place"
+      )
     if self.conditioning == "ac":
       self.classes = layers.Linear(
         features, spec.num_classes, init, spectral, name="classes"
@@ -65,11 +80,11 @@ class Head(tf.Module):
     if self.embedding is None:
       return verdict
     vectors = self.embedding(labels, mode)
-    if self.place is None:
+    if self.to_embedding is None:
       closeness = tf.reduce_sum(features * vectors, 1)
       return verdict._replace(logits=logits + closeness)
     return verdict._replace(
-      embedding=_unit(self.place(features, mode)), proxy=_unit(vectors)
+      embedding=_unit(self.to_embedding(features, mode)), proxy=_unit(vectors)
     )
 
 

@@ -173,6 +173,15 @@ class Embedding(tf.Module):
     return tf.matmul(class_weights(labels, table.shape[0]), table)
 
 
+def make_shared_embedding(
+  num_classes: int, size: int, init: Init
+) -> Optional[Embedding]:
+  """Returns the embedding that all norms of a G share, if there are classes."""
+  if not num_classes:
+    return None
+  return Embedding(num_classes, size, init, name="shared")
+
+
 class Conv(tf.Module):
   """A convolution that keeps, doubles or halves the resolution.
 

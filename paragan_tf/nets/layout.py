@@ -92,15 +92,21 @@ def with_gradients_of(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
 
 def apply_layout(product: Conv, layout: ResolvedLayout) -> Conv:
   """Returns a product with the padding and the precision of a layout."""
-  padded = pad_to_multiple(product, layout.multiple)
-  return in_float32(padded) if layout.float32_products else padded
+  return apply_precision(pad_to_multiple(product, layout.multiple), layout)
+
+
+def apply_precision(product: Conv, layout: ResolvedLayout) -> Conv:
+  """Returns a product with the precision of a layout."""
+  return in_float32(product) if layout.float32_products else product
 
 
 def in_float32(product: Conv) -> Conv:
   """Returns a product of rounded numbers that is computed in float32."""
 
   def call(x, w):
-    if tf.as_dtype(x.dtype).size >= tf.float32.size:  # NumPy's come, too.
+    if (
+      tf.as_dtype(x.dtype).size >= tf.float32.size
+    ):  # NumPy arrays are allowed.
       return product(x, w)
     rounded = tf.cast(w, x.dtype)
     y = product(tf.cast(x, tf.float32), tf.cast(rounded, tf.float32))

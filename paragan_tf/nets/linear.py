@@ -5,7 +5,7 @@ from typing import Optional
 import gin
 import tensorflow as tf
 
-from paragan_tf.nets import layers
+from paragan_tf.nets import heads, layers
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
@@ -38,7 +38,7 @@ class Generator(tf.Module):
 
 
 @gin.register
-class Discriminator(tf.Module):
+class Discriminator(heads.Judge, tf.Module):
   """One vector from image (and class) to logit."""
 
   def __init__(
@@ -54,12 +54,6 @@ class Discriminator(tf.Module):
     init = layers.normal_init(0.1, seed)
     with self.name_scope:
       self.linear = layers.Linear(pixels + spec.num_classes, 1, init, spectral)
-
-  def __call__(
-    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
-  ) -> tf.Tensor:
-    """Maps images to logits `[b]`."""
-    return self.judge(images, labels, mode).logits
 
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode

@@ -42,7 +42,7 @@ def widths(resolution: int, width: int, at_32: int = 1) -> Tuple[int, ...]:
 
 
 def downs(resolution: int) -> Tuple[bool, ...]:
-  """Says which blocks of a residual D halve the resolution, from the image."""
+  """Returns whether each block of a residual D halves the resolution."""
   check_resolution(resolution)
   if resolution == 32:  # Ends on two blocks of 8 px, as SNGAN's paper does.
     return (True, True, False, False)
@@ -58,7 +58,7 @@ def after(resolution: int, halved: Sequence[bool]) -> Tuple[int, ...]:
   return tuple(sizes)
 
 
-def attention_place(
+def attention_block(
   attention: Attention, resolution: int, sizes: Sequence[int]
 ) -> Optional[int]:
   """Returns which block attention follows.

@@ -63,31 +63,31 @@ def remat(
   return call(x, *vectors, *(values[key] for key in keys))
 
 
-def in_parts(
+def in_chunks(
   fn: Callable[..., tf.Tensor], num: int, x: tf.Tensor, *rest: tf.Tensor
 ) -> tf.Tensor:
-  """Returns `fn(x, *rest)`, one part of x's second axis after the other.
+  """Returns `fn(x, *rest)`, one chunk of x's second axis after the other.
 
-  The gradient computes each part once more, so that only one of them is in
+  The gradient computes each chunk once more, so that only one of them is in
   memory at a time. `fn` must map the entries of that axis independently.
   """
 
   @tf.custom_gradient
   def call(x, *rest):
     ys: List[tf.Tensor] = []
-    for part in tf.split(x, num, 1):
-      ys.append(fn(_after(part, *ys[-1:]), *rest))
+    for chunk in tf.split(x, num, 1):
+      ys.append(fn(_after(chunk, *ys[-1:]), *rest))
 
     def grad(dy):
       dxs: List[tf.Tensor] = []
       sums: List[tf.Tensor] = [tf.zeros_like(value) for value in rest]
-      for part, dpart in zip(tf.split(x, num, 1), tf.split(dy, num, 1)):
-        done = [*dxs[-1:], *sums] if dxs else [dpart]
-        again = [_after(part, *done), *rest]
+      for chunk, dchunk in zip(tf.split(x, num, 1), tf.split(dy, num, 1)):
+        done = [*dxs[-1:], *sums] if dxs else [dchunk]
+        again = [_after(chunk, *done), *rest]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
           tape.watch(again)
           y = fn(*again)
-        dx, *drest = tape.gradient(y, again, dpart)
+        dx, *drest = tape.gradient(y, again, dchunk)
         dxs.append(dx)
         sums = [total + d for total, d in zip(sums, drest)]
       return tf.concat(dxs, 1), *sums

@@ -62,7 +62,7 @@ class Generator(tf.Module):
     channels, init, spectral = options.channels, options.init, options.spectral
     sizes = [8 << i for i in range(len(channels) - 1)]
     conditional = self._conditional(norm, init)
-    self.place = plans.attention_place(
+    self.attention_block = plans.attention_block(
       options.attention, spec.resolution, sizes
     )
     self.blocks: List[blocks.GeneratorBlock] = []
@@ -75,9 +75,12 @@ class Generator(tf.Module):
             inputs, outputs, init, conditional, spectral, f"block{i}"
           )
         )
-      if self.place is not None:
+      if self.attention_block is not None:
         self.attention = attention.SelfAttention(
-          channels[self.place + 1], init, spectral, blocks.num_parts(self.remat)
+          channels[self.attention_block + 1],
+          init,
+          spectral,
+          blocks.num_chunks(self.remat),
         )
       self.norm = norm(channels[-1])
       self.conv = layers.Conv(
@@ -93,7 +96,13 @@ class Generator(tf.Module):
     x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     conds = [self._cond(z, labels)] * len(self.blocks)
     x = blocks.run(
-      self.blocks, self.attention, self.place, x, conds, forward, self.remat
+      self.blocks,
+      self.attention,
+      self.attention_block,
+      x,
+      conds,
+      forward,
+      self.remat,
     )
     return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
 
@@ -124,7 +133,7 @@ class Generator(tf.Module):
     return layers.concat(z, layers.class_weights(labels, self.spec.num_classes))
 
 
-class Discriminator(tf.Module):
+class Discriminator(heads.Judge, tf.Module):
   """Blocks that halve the resolution, a pool over all pixels, a head.
 
   `pooling` is `"sum"` or `"mean"`; the head is chosen by `conditioning`, see
@@ -146,7 +155,7 @@ class Discriminator(tf.Module):
     init, spectral = options.init, options.spectral
     downs = plans.downs(spec.resolution)
     sizes = plans.after(spec.resolution, downs)
-    self.place = plans.attention_place(
+    self.attention_block = plans.attention_block(
       options.attention, spec.resolution, sizes
     )
     inputs = spec.channels
@@ -167,20 +176,14 @@ class Discriminator(tf.Module):
           )
         )
         inputs = outputs
-        if i == self.place:
+        if i == self.attention_block:
           self.attention = attention.SelfAttention(
-            outputs, init, spectral, blocks.num_parts(self.remat)
+            outputs, init, spectral, blocks.num_chunks(self.remat)
           )
       self.head = heads.Head(
         inputs, spec, init, spectral, conditioning, embedding_dim
       )
     self.uses_batch_statistics = bool(norms.batch_norms(self))
-
-  def __call__(
-    self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
-  ) -> tf.Tensor:
-    """Maps images to logits `[b]`."""
-    return self.judge(images, labels, mode).logits
 
   def judge(
     self, images: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
@@ -191,7 +194,7 @@ class Discriminator(tf.Module):
     x = blocks.run(
       self.blocks,
       self.attention,
-      self.place,
+      self.attention_block,
       images,
       conds,
       forward,

@@ -97,8 +97,8 @@ def unique_id(variable: tf.Variable) -> str:
 
 
 def _new_variable_scope(is_needed: bool):
-  # `get_variable` must not meet the names of an earlier call, and replicas
-  # after the first are told to reuse variables that they would not find.
+  # `get_variable` must not meet the names of an earlier call; later replicas
+  # run in reuse mode and would not find these variables.
   if not is_needed:
     return contextlib.nullcontext()
   v1 = tf.compat.v1

@@ -91,8 +91,7 @@ class Gossip(Exchange):
       )
     if rounds == "auto":
       check_target(target)
-    if timeout is not None and not timeout > 0.0:
-      raise ValueError(f"`timeout` must be above 0 s, got {timeout}.")
+    pairs.check_timeout(timeout)
     if not (callable(topology) or isinstance(topology, Topology)):
       raise ValueError(
         "`topology` must be a graph or a function that returns one, got "

@@ -94,8 +94,7 @@ class Quantized(ErrorFeedback, Exchange):
       )
     if min_size < 0:
       raise ValueError(f"`min_size` must be at least 0, got {min_size}.")
-    if timeout is not None and not timeout > 0.0:
-      raise ValueError(f"`timeout` must be above 0 s, got {timeout}.")
+    pairs.check_timeout(timeout)
     self.compressor = compressor or Stochastic()
     self._min_size = min_size
     self._joined = joined
@@ -219,16 +218,18 @@ class Quantized(ErrorFeedback, Exchange):
 
   def _average_by_gather(self, p: Sequence[tf.Tensor]):
     """Returns what this replica sent, decoded, and the mean over replicas."""
-    parts = self._make_parts(p)
+    tensors = self._make_tensors(p)
     payload = wire.encode(
-      parts, [self._draw_seed(i) for i in range(len(parts))]
+      tensors, [self._draw_seed(i) for i in range(len(tensors))]
     )
     rows = collectives.all_gather(payload, self._timeout)
-    received = [wire.decode(rows[i], parts) for i in range(self._m)]
+    received = [wire.decode(rows[i], tensors) for i in range(self._m)]
     replica = collectives.static_replica_id()
-    sent = wire.decode(payload, parts) if replica is None else received[replica]
+    sent = (
+      wire.decode(payload, tensors) if replica is None else received[replica]
+    )
     mean = [tf.add_n(qs) / self._m for qs in zip(*received)]
-    return self._join_parts(sent), self._join_parts(mean)
+    return self._join_tensors(sent), self._join_tensors(mean)
 
   def _average_in_two_phases(self, p: Sequence[tf.Tensor]):
     """Returns the same; each replica averages one chunk of all vectors."""
@@ -319,23 +320,25 @@ class Quantized(ErrorFeedback, Exchange):
       for shape in self._shapes
     ]
 
-  def _make_parts(self, p: Sequence[tf.Tensor]) -> List[wire.Part]:
+  def _make_tensors(
+    self, p: Sequence[tf.Tensor]
+  ) -> List[wire.CompressedTensor]:
     """Returns what is encoded separately, with its compressor."""
     large, small = self._split(p)
     if self._joined and large:
       large = [wire.flatten(large)]
     return [
-      *(wire.Part(v, self.compressor) for v in large),
-      *(wire.Part(v, Identity()) for v in small),
+      *(wire.CompressedTensor(v, self.compressor) for v in large),
+      *(wire.CompressedTensor(v, Identity()) for v in small),
     ]
 
-  def _join_parts(self, parts: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-    """Reverses `_make_parts`: returns a tensor for each weight."""
+  def _join_tensors(self, tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Reverses `_make_tensors`: returns a tensor for each weight."""
     num = sum(not self._is_small(shape) for shape in self._shapes)
     if not self._joined or not num:
-      return self._merge(parts[:num], parts[num:])
+      return self._merge(tensors[:num], tensors[num:])
     shapes = [s for s in self._shapes if not self._is_small(s)]
-    return self._merge(wire.unflatten(parts[0], shapes), parts[1:])
+    return self._merge(wire.unflatten(tensors[0], shapes), tensors[1:])
 
   @property
   def _num_elements(self) -> int:

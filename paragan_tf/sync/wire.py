@@ -14,7 +14,7 @@ from paragan_tf.sync.compress import Compressor, Message
 Rows = Union[Sequence[tf.Tensor], tf.Tensor]
 
 
-class Part(NamedTuple):
+class CompressedTensor(NamedTuple):
   """A tensor that is compressed separately, and its compressor."""
 
   value: tf.Tensor
@@ -34,26 +34,30 @@ def decode_message(
   return tf.cast(compressor.decode(message, [size]), dtype)
 
 
-def encode(parts: Sequence[Part], seeds: Sequence[Seed]) -> tf.Tensor:
-  """Encodes all parts, and concatenates their packed messages."""
+def encode(
+  tensors: Sequence[CompressedTensor], seeds: Sequence[Seed]
+) -> tf.Tensor:
+  """Encodes all tensors, and concatenates their packed messages."""
   messages = (
-    part.compressor.encode(part.value, seed) for part, seed in zip(parts, seeds)
+    t.compressor.encode(t.value, seed) for t, seed in zip(tensors, seeds)
   )
   return tf.concat([pack(message) for message in messages], 0)
 
 
-def decode(payload: tf.Tensor, parts: Sequence[Part]) -> List[tf.Tensor]:
-  """Decodes the messages of all parts, into their shapes and dtypes."""
-  sizes = [math.prod(part.value.shape) for part in parts]
-  lengths = [p.compressor.num_bytes(n) // 4 for p, n in zip(parts, sizes)]
+def decode(
+  payload: tf.Tensor, tensors: Sequence[CompressedTensor]
+) -> List[tf.Tensor]:
+  """Decodes the messages of all tensors, into their shapes and dtypes."""
+  sizes = [math.prod(t.value.shape) for t in tensors]
+  lengths = [t.compressor.num_bytes(n) // 4 for t, n in zip(tensors, sizes)]
   return [
     tf.cast(
-      part.compressor.decode(
-        _unpack(part.compressor, words, size), part.value.shape.as_list()
+      t.compressor.decode(
+        _unpack(t.compressor, words, size), t.value.shape.as_list()
       ),
-      part.value.dtype,
+      t.value.dtype,
     )
-    for part, size, words in zip(parts, sizes, _split(payload, lengths))
+    for t, size, words in zip(tensors, sizes, _split(payload, lengths))
   ]
 
 

@@ -1,1 +1,1 @@
-"""What the benchmark can measure: one file a suite, and what suites share."""
+"""Benchmarks: one folder per suite, and what they have in common."""

@@ -1,7 +1,7 @@
-"""Fair comparison on a machine whose speed varies: all run in every round.
+"""Fair comparison on a machine whose speed varies: all run in every repetition.
 
     results = interleave({"a": run_a, "b": run_b}, deadline)
-    ratio = compute_quartiles(results["b"] / results["a"])  # within each round
+    ratio = compute_quartiles(results["b"] / results["a"])  # of a repetition
 
 The order alternates (a b, b a, a b, ...), so that a drift favors none.
 """
@@ -39,28 +39,32 @@ def format_spread(figures: Mapping[str, float], name: str, form: str) -> str:
 
 
 def interleave(
-  tasks: Mapping[str, Callable[[], Any]], deadline: float, min_rounds: int = 3
+  tasks: Mapping[str, Callable[[], Any]],
+  deadline: float,
+  min_repetitions: int = 3,
 ) -> Dict[str, np.ndarray]:
-  """Runs all `tasks` in every round; returns their results, a row a round.
+  """Runs all `tasks` repeatedly; returns their results, a row a repetition.
 
   Args:
-    tasks: What to measure, in the order of the first round; each returns a
+    tasks: What to measure, in the order of the first repetition; each returns a
       number or a tuple of numbers.
-    deadline: When the last round should be over, by `time.monotonic`.
-    min_rounds: How many rounds to run, even if that exceeds the deadline.
+    deadline: When the last repetition should be over, by `time.monotonic`.
+    min_repetitions: How often to run all, even if that exceeds the deadline.
   """
   results: Dict[str, List[Any]] = {name: [] for name in tasks}
   order = list(tasks)
-  num_rounds, longest = 0, 0.0
-  while num_rounds < min_rounds or time.monotonic() + longest < deadline:
+  num_repetitions, longest = 0, 0.0
+  while (
+    num_repetitions < min_repetitions or time.monotonic() + longest < deadline
+  ):
     started = time.monotonic()
     for name in order:
       results[name].append(tasks[name]())
     order.reverse()
     longest = max(longest, time.monotonic() - started)
-    num_rounds += 1
+    num_repetitions += 1
     left = max(0.0, deadline - time.monotonic())
-    log_progress(f"Round {num_rounds}, {left:.0f} s left.")
+    log_progress(f"Repetition {num_repetitions}, {left:.0f} s left.")
   return {name: np.array(values) for name, values in results.items()}
 
 

@@ -12,6 +12,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional
 
 # Variables to set; `None` unsets one.
@@ -77,6 +78,24 @@ def call_all(workers: Iterable[Worker], method: str, *args: Any) -> List[Any]:
   for worker in workers:
     worker.submit(method, *args)
   return [worker.wait() for worker in workers]
+
+
+def time_all(workers: Iterable[Worker], method: str, *args: Any) -> float:
+  """Calls a method of all workers; returns the seconds until the last ends."""
+  started = time.perf_counter()
+  call_all(workers, method, *args)
+  return time.perf_counter() - started
+
+
+def find_cores(suite: str) -> List[int]:
+  """Returns two cores that this program may use; refuses if there is one."""
+  cores = sorted(os.sched_getaffinity(0))[:2]
+  if len(cores) < 2:
+    raise ValueError(
+      f"The suite `{suite}` needs two cores, got {len(cores)}: let this "
+      "program use another one."
+    )
+  return cores
 
 
 @contextlib.contextmanager

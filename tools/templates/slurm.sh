@@ -5,7 +5,7 @@
 #   sbatch --nodes=4 job.sh     options given there win over those below
 #
 # Two minutes before its time is up the run saves and ends; the same command
-# goes on from there. The trainer finds its peers in SLURM's variables.
+# resumes. The trainer finds its peers in SLURM's variables.
 #SBATCH --job-name=paragan
 #SBATCH --nodes=@num_workers@
 #SBATCH --ntasks-per-node=1

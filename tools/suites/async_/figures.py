@@ -22,10 +22,10 @@ class Throughput(NamedTuple):
 
   Attributes:
     batch_size: Images a step, for each player.
-    seconds: Of the steps of one round.
+    seconds: Of the steps of one repetition.
     num_bytes: What a device sends to the other in a step.
     pinned: Seconds on processes with a core of their own.
-    cycles: The times of both such devices, a list a round.
+    cycles: The times of both such devices, a list a repetition.
     multiply_adds: Of each player's update, for one image.
   """
 
@@ -69,7 +69,7 @@ def gather(runs: Sequence[Throughput], num_steps: int) -> Dict[str, float]:
 
   Args:
     runs: What was measured, by batch size.
-    num_steps: Steps of a side in a round.
+    num_steps: Steps of a side in a repetition.
   """
   figures: Dict[str, float] = {}
   for run in runs:
@@ -117,7 +117,7 @@ def _add_batch(
     for device, times in enumerate(split_time(cycles)):
       for part, seconds in zip(PARTS, times):
         figures[f"{prefix}pinned_{name}_device{device}_{part}"] = seconds
-  figures[f"{prefix}num_rounds"] = len(run.seconds["sync"])
+  figures[f"{prefix}num_repetitions"] = len(run.seconds["sync"])
 
 
 def split_time(cycles: Sequence[Sequence[Cycle]]) -> np.ndarray:

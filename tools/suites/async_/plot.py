@@ -10,6 +10,7 @@ from tools.suites.async_.figures import (
   name_devices,
 )
 from tools.suites.async_.quality import PAIRS, PLAIN, SIDES, Quality
+from tools.suites.panels import draw_panels
 
 _COLORS = {
   "sync": "#4a5568",
@@ -35,11 +36,6 @@ def draw(
   path: str,
 ) -> None:
   """Writes a PNG with a panel for each thing that was measured."""
-  import matplotlib
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot
-
   panels: List[Callable[[Any], None]] = []
   if runs:
     panels.append(lambda axes: _draw_speeds(axes, figures, runs))
@@ -52,14 +48,7 @@ def draw(
             _draw_curves, quality=quality, names=names, over=over
           )
         )
-  rows = (len(panels) + 1) // 2
-  figure, grid = pyplot.subplots(rows, 2, figsize=(12, 4 * rows))
-  for panel, axes in zip(panels, grid.flat):
-    panel(axes)
-    axes.spines[["top", "right"]].set_visible(False)
-  figure.tight_layout()
-  figure.savefig(path, dpi=110)
-  pyplot.close(figure)
+  draw_panels(panels, path)
 
 
 def _draw_speeds(

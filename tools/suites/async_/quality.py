@@ -1,7 +1,7 @@
 """What is learned with split roles, over steps and over time.
 
 The embedded set, DCGAN with the learning rates and batch of its paper, scored
-by the Frechet distance on the embedded classifier. All sides of a seed train
+by the Fréchet distance on the embedded classifier. All sides of a seed train
 interleaved, a slice each, on two logical devices of one thread each. The clock
 runs only while a side trains; faster sides make as many more steps as fit into
 sync's time.
@@ -106,7 +106,7 @@ class Curve(NamedTuple):
   Attributes:
     steps: The steps at which it was measured.
     seconds: Of training up to each of them, a row a seed.
-    distances: The Frechet distances there, a row a seed.
+    distances: The Fréchet distances there, a row a seed.
   """
 
   steps: np.ndarray
@@ -234,7 +234,7 @@ def find_time_to(level: float, curve: Curve) -> float:
 def format_table(figures: Dict[str, float], quality: Quality) -> str:
   """Returns the figures as text."""
   lines = [
-    f"{f'{len(_SEEDS)} seeds':48}{'Frechet distance':18}{'steps':7}"
+    f"{f'{len(_SEEDS)} seeds':48}{'Fréchet distance':18}{'steps':7}"
     f"{'seconds':9}times as fast as sync to"
   ]
   for name in quality:

@@ -104,7 +104,7 @@ class Learner(TwoDevices):
     self._num_samples = num_samples
 
   def measure_distance(self) -> float:
-    """Returns the Frechet distance of G's average to the training set."""
+    """Returns the Fréchet distance of G's average to the training set."""
     values = self._experiment.evaluation.measure(self._num_samples)
     return next(v.value for v in values if v.name == "frechet")
 

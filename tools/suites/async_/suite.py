@@ -16,7 +16,6 @@ two processes on a core of their own, which shows how long each of them waits.
 """
 
 import functools
-import os
 import time
 from typing import Dict, List, Sequence
 
@@ -27,7 +26,13 @@ from tools.suites.interleave import interleave, log_progress
 from tools.suites.machine_load import MachineLoad
 from tools.suites.pinned import make_cluster_environments
 from tools.suites.suite import Options, Result
-from tools.suites.workers import Worker, call_all, close_all
+from tools.suites.workers import (
+  Worker,
+  call_all,
+  close_all,
+  find_cores,
+  time_all,
+)
 
 _GIN_FILE = "gin/runs/benchmark_step.gin"
 # D is a little wider than G, so that both roles have the same work.
@@ -66,12 +71,7 @@ def run(options: Options) -> Result:
 
 def _measure_throughput(batch_size: int, quick: bool) -> Throughput:
   """Measures all sides at one batch size, interleaved."""
-  cores = sorted(os.sched_getaffinity(0))[:2]
-  if len(cores) < 2:
-    raise ValueError(
-      f"The suite `async` needs two cores, got {len(cores)}: let this program "
-      "use another one."
-    )
+  cores = find_cores("async")
   names = ("sync", "async") if quick else ("sync", "sync_reuse", "async")
   log_progress(
     f"Batch {batch_size}: starting {len(_SIDES) + 2 * len(names)} processes."
@@ -87,7 +87,7 @@ def _measure_throughput(batch_size: int, quick: bool) -> Throughput:
       for name, worker in logical.items()
     }
     for name, pair in pinned.items():
-      tasks[f"pinned {name}"] = functools.partial(_measure_seconds, pair)
+      tasks[f"pinned {name}"] = functools.partial(time_all, pair, "run", _STEPS)
     seconds = _QUICK_SECONDS if quick else _FULL_SECONDS
     results = interleave(tasks, time.monotonic() + seconds)
     cycles = {
@@ -135,10 +135,3 @@ def _start_pinned(
 
 def _make_bindings(batch_size: int, bindings: Sequence[str]) -> Sequence[str]:
   return (f"Experiment.batch_size = {batch_size}", *_BALANCED, *bindings)
-
-
-def _measure_seconds(pair: Sequence[Worker]) -> float:
-  """Trains on both devices; returns the seconds until the last has ended."""
-  started = time.perf_counter()
-  call_all(pair, "run", _STEPS)
-  return time.perf_counter() - started

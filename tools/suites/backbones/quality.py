@@ -1,7 +1,7 @@
 """What each backbone learns on CIFAR-10 in a given time: `--quality`.
 
 Small nets train one after the other, each in a process of its own, on all
-cores. Evaluations before and during training give the Frechet distance on
+cores. Evaluations before and during training give the Fréchet distance on
 MobileNetV2's features and how many of the ten classes a linear probe on them
 recognizes. The clock runs only while a backbone trains, and counts half of the
 CPU time: the seconds that two otherwise idle cores would need. A backbone is
@@ -143,7 +143,7 @@ def draw(path: str, pictures: Dict[str, np.ndarray]) -> None:
 def format_evaluation(one: Evaluation) -> str:
   """Returns an evaluation as a line of text."""
   return (
-    f"step {one.step}, {one.seconds:.0f} s, Frechet distance "
+    f"step {one.step}, {one.seconds:.0f} s, Fréchet distance "
     f"{one.frechet:.1f}, {one.agreement:.0%} of the samples match their "
     f"class, {one.recognized:.0f} classes recognized"
   )

@@ -3,7 +3,7 @@
 All have the same resolution, batch, number of channels next to the image, loss
 and optimizers. Each runs in a process of its own, interleaved. The fraction of
 the peak compares the multiply-adds that the step executes with those of a large
-matrix product in the same round.
+matrix product in the same repetition.
 """
 
 import functools
@@ -95,10 +95,10 @@ def gather(
   """Returns the figures by name; `_low` and `_high` are quartiles.
 
   Args:
-    results: Seconds of each backbone in each round; for `peak`, multiply-adds
-      a second.
+    results: Seconds of each backbone in each repetition; for `peak`,
+      multiply-adds a second.
     multiply_adds: Those of one step of each.
-    num_steps: Steps of a backbone in a round.
+    num_steps: Steps of a backbone in a repetition.
   """
   figures: Dict[str, float] = {}
   for name, amount in multiply_adds.items():
@@ -110,7 +110,7 @@ def gather(
     reached = amount.executed * steps_per_second / results["peak"]
     add_spread(figures, f"{name}_fraction_of_peak", reached)
   add_spread(figures, "peak_gflops", 2e-9 * results["peak"])
-  figures["num_rounds"] = len(results["peak"])
+  figures["num_repetitions"] = len(results["peak"])
   return figures
 
 
@@ -128,6 +128,7 @@ def format_table(figures: Dict[str, float]) -> str:
   lines += [
     "",
     f"peak   {format_spread(figures, 'peak_gflops', '.1f')} GFLOP/s by matmul",
-    f"rounds {figures['num_rounds']}; {machine_load.describe(figures)}",
+    f"{figures['num_repetitions']} repetitions; "
+    f"{machine_load.describe(figures)}",
   ]
   return "\n".join(lines)

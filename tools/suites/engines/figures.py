@@ -30,9 +30,9 @@ def gather(
 
   Args:
     host: A `sides.TimeSplit` a row.
-    results: Seconds of each side in each round.
+    results: Seconds of each side in each repetition.
     images: Images of one step of each side, of all its processes.
-    num_steps: Steps of a side in a round.
+    num_steps: Steps of a side in a repetition.
   """
   figures: Dict[str, float] = {}
   wall, program, wait, steps_per_call = host.T
@@ -50,8 +50,8 @@ def gather(
   for side, name in _NAMES.items():
     add_spread(figures, name, speeds[side] / (2.0 * speeds["one"]))
   figures["num_calls"] = len(host)
-  figures["num_rounds"] = len(results["one"])
-  figures["steps_per_round"] = num_steps
+  figures["num_repetitions"] = len(results["one"])
+  figures["steps_per_repetition"] = num_steps
   return figures
 
 
@@ -72,8 +72,8 @@ def format_table(figures: Dict[str, float]) -> str:
       f"call of {figures['steps_per_call']} steps, "
       f"{figures['seconds_per_step']:.2f} s each; "
       f"{figures['input_wait']:.2%} is waiting for data",
-      f"rounds {figures['num_calls']} calls, then {figures['num_rounds']} of "
-      f"{figures['steps_per_round']} steps a side; "
+      f"{figures['num_calls']} calls, then {figures['num_repetitions']} "
+      f"repetitions of {figures['steps_per_repetition']} steps a side; "
       f"{machine_load.describe(figures)}",
     ]
   )

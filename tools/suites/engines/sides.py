@@ -88,7 +88,7 @@ class Trainer:
     """Returns `program` with a clock at its first and last operation."""
     import tensorflow as tf
 
-    def timed(*args):
+    def run_timed(*args):
       began = tf.timestamp()
       with tf.control_dependencies([began]):
         results = program(*args)
@@ -96,4 +96,4 @@ class Trainer:
         self._program_seconds.assign_add(tf.timestamp() - began)
       return results
 
-    return timed
+    return run_timed

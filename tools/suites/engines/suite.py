@@ -16,7 +16,6 @@ loses when both cores are busy. While one side is measured, the others sleep.
 """
 
 import functools
-import os
 import tempfile
 import time
 from typing import Dict, List, Sequence
@@ -27,7 +26,13 @@ from tools.suites.interleave import interleave, log_progress
 from tools.suites.machine_load import MachineLoad
 from tools.suites.pinned import PinnedProcess, make_cluster_environments
 from tools.suites.suite import Options, Result
-from tools.suites.workers import Worker, call_all, close_all
+from tools.suites.workers import (
+  Worker,
+  call_all,
+  close_all,
+  find_cores,
+  time_all,
+)
 
 _QUICK_SECONDS, _FULL_SECONDS = 160, 480
 _HOST_SHARE = 0.4  # Of the time that is left when all are ready.
@@ -38,7 +43,7 @@ _EVERY_OTHER_STEP = ("gin/sync/every_other_step.gin",)
 def run(options: Options) -> Result:
   """Returns a table and the figures by name."""
   quick = options.quick
-  cores = _find_cores()
+  cores = find_cores("engines")
   deadline = time.monotonic() + (_QUICK_SECONDS if quick else _FULL_SECONDS)
   machine = MachineLoad()
   num_steps = 2 if quick else 4
@@ -53,26 +58,16 @@ def run(options: Options) -> Result:
       host = interleave(
         {"host": functools.partial(trainer.call, "run", _LOG_EVERY)},
         time.monotonic() + _HOST_SHARE * left,
-        min_rounds=2,  # Long ones: 20 steps each.
+        min_repetitions=2,  # Long ones: 20 steps each.
       )
       tasks = {
-        name: functools.partial(_measure_seconds, side, num_steps)
+        name: functools.partial(time_all, side, "run", num_steps)
         for name, side in sides.items()
       }
       results = interleave(tasks, deadline)
   values = figures.gather(host["host"], results, images, num_steps)
   values.update(machine.figures())
   return Result(f"{summary}\n\n{figures.format_table(values)}", values)
-
-
-def _find_cores() -> List[int]:
-  cores = sorted(os.sched_getaffinity(0))[:2]
-  if len(cores) < 2:
-    raise ValueError(
-      f"The suite `engines` needs two cores, got {len(cores)}: let this "
-      "program use another one."
-    )
-  return cores
 
 
 def _start_sides(cores: Sequence[int]) -> Dict[str, List[Worker]]:
@@ -104,10 +99,3 @@ def _start_sides(cores: Sequence[int]) -> Dict[str, List[Worker]]:
 def _count_images(side: Sequence[Worker]) -> int:
   """Returns the images that all processes of a side train on in one step."""
   return sum(call_all(side, "get_images_per_step"))
-
-
-def _measure_seconds(side: Sequence[Worker], num_steps: int) -> float:
-  """Trains on all of a side; returns the seconds until the last has ended."""
-  started = time.perf_counter()
-  call_all(side, "run", num_steps)
-  return time.perf_counter() - started

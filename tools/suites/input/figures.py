@@ -20,7 +20,7 @@ def gather(traces: Traces, rates: Mapping[str, np.ndarray]) -> Dict[str, float]:
 
   Args:
     traces: What devices have seen.
-    rates: Decoded images a second in each round, of "ours" and "bare".
+    rates: Decoded images a second in each repetition, of "ours" and "bare".
   """
   figures: Dict[str, float] = {}
   for profile, sides in traces.items():

@@ -1,7 +1,7 @@
 """What is learned in bfloat16: suite `layout --quality`.
 
 The default run trains on the embedded set in float32 and in bfloat16, with
-several seeds, one after the other, and is scored by the Frechet distance at its
+several seeds, one after the other, and is scored by the Fréchet distance at its
 end. All logs of a run are checked for values that are not finite.
 """
 
@@ -117,7 +117,7 @@ def gather(outcomes: Dict[str, List[Outcome]]) -> Dict[str, float]:
 
 def format_table(figures: Dict[str, float]) -> str:
   """Returns the figures as text."""
-  lines = ["The default run, Frechet distance at its end, over the seeds"]
+  lines = ["The default run, Fréchet distance at its end, over the seeds"]
   for precision in _PRECISIONS:
     mean = figures[f"{precision}_frechet"]
     deviation = figures[f"{precision}_frechet_deviation"]

@@ -38,7 +38,7 @@ _SMALL = (
 SIDES: Dict[str, Sequence[str]] = {
   "cpu": (),
   "resizes_apart": ("hardware.Layout.resizes = 'apart'",),
-  "image_ends_plain": ("hardware.Layout.rgb_convs = 'plain'",),
+  "rgb_convs_plain": ("hardware.Layout.rgb_convs = 'plain'",),
   "two_passes": ("hardware.Layout.one_pass = False",),
   "weights_as_they_are": ("hardware.Layout.weights_as_matrices = False",),
   "joined_projections": ("hardware.Layout.join_projections = True",),
@@ -80,12 +80,12 @@ def _start_workers() -> Dict[str, Worker]:
 
 
 def gather(results: Dict[str, np.ndarray]) -> Dict[str, float]:
-  """Returns the figures by name: ratios of speeds within a round."""
+  """Returns the figures by name: ratios of speeds within a repetition."""
   figures: Dict[str, float] = {}
   add_spread(figures, "cpu_vs_plain", results["plain"] / results["cpu"])
   for name in list(SIDES)[1:]:
     add_spread(figures, f"{name}_vs_cpu", results["cpu"] / results[name])
-  figures["num_rounds"] = len(results["cpu"])
+  figures["num_repetitions"] = len(results["cpu"])
   return figures
 
 
@@ -95,6 +95,7 @@ def format_table(figures: Dict[str, float]) -> str:
   names = ["cpu_vs_plain", *(f"{name}_vs_cpu" for name in list(SIDES)[1:])]
   lines += [f"{name:32}{format_spread(figures, name, '.2f')}" for name in names]
   lines.append(
-    f"rounds {figures['num_rounds']}; {machine_load.describe(figures)}"
+    f"{figures['num_repetitions']} repetitions; "
+    f"{machine_load.describe(figures)}"
   )
   return "\n".join(lines)

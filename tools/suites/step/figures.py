@@ -25,10 +25,10 @@ def gather(
   """Returns the figures by name; `_low` and `_high` are quartiles.
 
   Args:
-    results: Seconds of each side in each round; for `peak`, multiply-adds a
-      second.
+    results: Seconds of each side in each repetition; for `peak`, multiply-adds
+      a second.
     multiply_adds: Those of one step of each side.
-    num_steps: Steps of a side in a round.
+    num_steps: Steps of a side in a repetition.
     images: Images of a step.
   """
   figures: Dict[str, float] = {}
@@ -48,8 +48,8 @@ def gather(
   figures["vs_tfgan_per_flop"] = (
     figures["vs_tfgan"] * own.executed / multiply_adds["tfgan"].executed
   )
-  figures["num_rounds"] = len(results["peak"])
-  figures["steps_per_round"] = num_steps
+  figures["num_repetitions"] = len(results["peak"])
+  figures["steps_per_repetition"] = num_steps
   return figures
 
 
@@ -70,8 +70,9 @@ def format_table(figures: Dict[str, float]) -> str:
       "",
       f"peak   {format_spread(figures, 'peak_gflops', '.1f')} GFLOP/s by "
       f"matmul; we reach {format_spread(figures, 'fraction_of_peak', '.0%')}",
-      f"rounds {figures['num_rounds']} of {figures['steps_per_round']} step(s) "
-      f"a side; {machine_load.describe(figures)}",
+      f"{figures['num_repetitions']} repetitions of "
+      f"{figures['steps_per_repetition']} step(s) a side; "
+      f"{machine_load.describe(figures)}",
     ]
   )
 

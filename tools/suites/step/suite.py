@@ -8,7 +8,7 @@
 
 Each side has a process of its own, since the memory allocator is a setting of
 the process. All trace first, then run interleaved. Ratios are taken within a
-round.
+repetition.
 """
 
 import functools

@@ -54,7 +54,7 @@ class LinkCheck(NamedTuple):
 
 
 class Timing(NamedTuple):
-  """Seconds of a step in each round, by exchange."""
+  """Seconds of a step in each repetition, by exchange."""
 
   num_workers: int
   link: str
@@ -151,11 +151,11 @@ def _format_bytes(figures: Dict[str, float], counts: Sequence[int]) -> str:
 def _format_times(figures: Dict[str, float], timings: Sequence[Timing]) -> str:
   """Returns a row an exchange and a column a link; `*` marks the fastest."""
   m = timings[0].num_workers
-  num_rounds = min(len(one.seconds["all_reduce"]) for one in timings)
+  num_repetitions = min(len(one.seconds["all_reduce"]) for one in timings)
   heads = "".join(f"{_format_link(one.link):26}" for one in timings)
   lines = [
     f"{m} workers: ms a step (quartiles), times as fast as all-reduce; "
-    f"* is the fastest; {num_rounds} rounds at least",
+    f"* is the fastest; {num_repetitions} repetitions at least",
     f"{'':26}{heads}".rstrip(),
   ]
   for name in timings[0].seconds:

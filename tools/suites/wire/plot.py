@@ -3,6 +3,7 @@
 import functools
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
+from tools.suites.panels import draw_panels
 from tools.suites.wire.figures import LINKS, Timing
 from tools.suites.wire.sides import EXCHANGES, Payload
 
@@ -25,11 +26,6 @@ def draw(
   path: str,
 ) -> None:
   """Writes a PNG: bytes, then the times of each number of workers."""
-  import matplotlib
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot
-
   panels: List[Callable[[Any], None]] = [
     lambda axes: _draw_bytes(axes, figures, list(payloads)),
     lambda axes: _draw_hops(axes, figures, list(payloads)),
@@ -44,16 +40,7 @@ def draw(
             _draw_times, figures=figures, timings=chosen, over=over
           )
         )
-  rows = (len(panels) + 1) // 2
-  figure, grid = pyplot.subplots(rows, 2, figsize=(12, 4 * rows))
-  for panel, axes in zip(panels, grid.flat):
-    panel(axes)
-    axes.spines[["top", "right"]].set_visible(False)
-  for axes in grid.flat[len(panels) :]:
-    axes.set_visible(False)
-  figure.tight_layout()
-  figure.savefig(path, dpi=110)
-  pyplot.close(figure)
+  draw_panels(panels, path)
 
 
 def _draw_bytes(axes, figures: Dict[str, float], counts: Sequence[int]) -> None:

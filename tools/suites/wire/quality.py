@@ -1,6 +1,6 @@
 """What is learned with exchanges that send little: `--quality`.
 
-The embedded set, DCGAN, the Frechet distance on the embedded classifier. Four
+The embedded set, DCGAN, the Fréchet distance on the embedded classifier. Four
 logical replicas of one process train both players at the same time with
 optimistic Adam, for the same number of steps:
 
@@ -70,7 +70,7 @@ class Replicas:
     self._inner_loop = self._experiment.inner_loop(0)
 
   def train(self, num_steps: int, num_samples: int = 2000) -> float:
-    """Trains; returns the Frechet distance of the consolidated replicas."""
+    """Trains; returns the Fréchet distance of the consolidated replicas."""
     self._inner_loop(num_steps)
     self._experiment.consolidate()
     values = self._experiment.evaluation.measure(num_samples)
@@ -131,7 +131,7 @@ def format_table(figures: Dict[str, float]) -> str:
   num_steps = figures["quality_num_steps"]
   lines = [
     f"{_NUM_REPLICAS} replicas, {num_steps:.0f} steps, {len(_SEEDS)} seeds",
-    f"{'':30}{'Frechet distance':20}gap to all-reduce (seed noise)",
+    f"{'':30}{'Fréchet distance':20}gap to all-reduce (seed noise)",
   ]
   for name, (title, _, _) in SIDES.items():
     mean, deviation = (figures[f"{name}_frechet{x}"] for x in ("", "_std"))

@@ -74,8 +74,7 @@ class TrainingWorker:
       experiment = module.Experiment(strategy)
       inner = experiment.inner_loop(0)
       inner.average_logs = False  # Once a call, so no part of a step.
-      # Traces, while the gin config is that of this exchange.
-      inner(experiment.step.cycle)
+      inner(experiment.step.cycle)  # Traces, so that no timed step does.
       self._loops[name] = inner
 
   def wait_until_ready(self) -> None:

@@ -32,7 +32,7 @@ from tools.suites.wire import network_emulator_check as check
 from tools.suites.wire.figures import LINKS, LinkCheck, Timing
 from tools.suites.wire.network_emulator import Link, NetworkEmulator
 from tools.suites.wire.sides import EXCHANGES, PayloadCounter, TrainingWorker
-from tools.suites.workers import Worker, call_all, close_all
+from tools.suites.workers import Worker, call_all, close_all, time_all
 
 _COUNTED = (2, 4, 8)
 _NUM_TRIES = 5
@@ -168,6 +168,4 @@ def _time_exchanges(
 
 def _time_step(workers: Sequence[Worker], name: str) -> float:
   """Trains on all; returns the seconds of a step, until the last has ended."""
-  started = time.perf_counter()
-  call_all(workers, "run", name, _STEPS)
-  return (time.perf_counter() - started) / _STEPS
+  return time_all(workers, "run", name, _STEPS) / _STEPS
