@@ -4,22 +4,78 @@
       backend_config={.. "estimated_cycles":"2585" ..}
 
 Axes in braces are ordered from the minor-most, in the lanes, to the major-most;
-`T` is the tile that the last two are padded to.
+`T` is the tile that the last two are padded to. A program is a list of
+computations. Operations of the main one, and of those that it calls, take time;
+those inside a fusion are part of the fusion.
 """
 
+import collections
 import math
 import re
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 _SIZES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+_HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _LINE = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\(")
 _ARRAY = re.compile(
   r"([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?)?"
 )
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CALLED = re.compile(
+  r"\b(?:body|condition|calls|to_apply|true_computation|false_computation)="
+  r"%?([\w.\-]+)|branch_computations=\{([^}]*)\}"
+)
+# Operations that run other computations, apart from fusions.
+_CALLERS = {"while", "conditional", "call", "async-start"}
 # Operations without memory of their own.
 _VIEWS = {"parameter", "bitcast", "get-tuple-element", "tuple", "constant"}
+# Custom calls outside of fusions that the compiler's cost model knows. It
+# counts minus one second for any other, as `X64SplitLow` and `X64Combine`,
+# halves of a 64-bit count, and `ConcatBitcast`, weights fetched in slices. Seen
+# by compiling small programs with each for v2 to v6e.
+_KNOWN_CALLS = {"AllocateBuffer", "TopK", "PartialReduce"}
+
+PRODUCTS = "convolutions and products"
+COLLECTIVES = "collectives"
+LOOKUPS = "gather, scatter and sort"
+REDUCTIONS = "reductions"
+COPIES = "copies and transposes"
+ELEMENTWISE = "element by element"
+GROUPS = (PRODUCTS, REDUCTIONS, ELEMENTWISE, COPIES, LOOKUPS, COLLECTIVES)
+_GROUP_OF = {
+  "convolution": PRODUCTS,
+  "dot": PRODUCTS,
+  "all-reduce": COLLECTIVES,
+  "all-gather": COLLECTIVES,
+  "all-to-all": COLLECTIVES,
+  "reduce-scatter": COLLECTIVES,
+  "collective-permute": COLLECTIVES,
+  "gather": LOOKUPS,
+  "scatter": LOOKUPS,
+  "sort": LOOKUPS,
+  "reduce": REDUCTIONS,
+  "reduce-window": REDUCTIONS,
+  "select-and-scatter": REDUCTIONS,
+}
+_MOVES = {
+  *_VIEWS,
+  "broadcast",
+  "concatenate",
+  "copy",
+  "copy-done",
+  "copy-start",
+  "dynamic-slice",
+  "dynamic-update-slice",
+  "iota",
+  "pad",
+  "reshape",
+  "reverse",
+  "slice",
+  "transpose",
+}
 
 
 class Operation(NamedTuple):
@@ -31,6 +87,7 @@ class Operation(NamedTuple):
     cycles: The compiler's estimate, 0 if there is none.
     name: Of the TensorFlow operation that it comes from.
     text: The line.
+    calls: Computations that it runs, or consists of if it is a fusion.
   """
 
   shape: str
@@ -38,6 +95,14 @@ class Operation(NamedTuple):
   cycles: int
   name: str
   text: str
+  calls: Tuple[str, ...] = ()
+
+
+class Program(NamedTuple):
+  """The operations of each computation, and the name of the main one."""
+
+  computations: Dict[str, List[Operation]]
+  main: str
 
 
 class Waste(NamedTuple):
@@ -50,32 +115,124 @@ class Waste(NamedTuple):
   name: str
 
 
-def parse_operations(text: str) -> Iterator[Operation]:
-  """Yields the operations of the main computation; a fusion is one."""
-  for line in text[text.index("\nENTRY") :].splitlines():
+def parse(text: str) -> Program:
+  """Returns the program of a compiled text."""
+  computations: Dict[str, List[Operation]] = {}
+  main, operations = "", []
+  for line in text.splitlines():
+    head = _HEAD.match(line)
+    if head:
+      operations = computations[head[2]] = []
+      main = head[2] if head[1] else main
+      continue
     found = _LINE.match(line)
     if found:
-      cycles, name = _CYCLES.search(line), _NAME.search(line)
-      yield Operation(
-        found[2],
-        found[3],
-        int(cycles[1]) if cycles else 0,
-        name[1] if name else "",
-        line,
-      )
+      operations.append(_parse_operation(found, line))
+  return Program(computations, main)
 
 
-def count_cycles(text: str) -> int:
-  """Returns the compiler's estimate of the whole program."""
-  return sum(operation.cycles for operation in parse_operations(text))
+def _parse_operation(found: re.Match, line: str) -> Operation:
+  cycles, name = _CYCLES.search(line), _NAME.search(line)
+  calls: List[str] = []
+  if found[3] in _CALLERS or found[3] == "fusion":
+    for one, several in _CALLED.findall(line):
+      calls += [one] if one else re.findall(r"[\w.\-]+", several)
+  return Operation(
+    found[2],
+    found[3],
+    int(cycles[1]) if cycles else 0,
+    name[1] if name else "",
+    line,
+    tuple(calls),
+  )
 
 
-def count_x64_calls(text: str) -> int:
-  """Returns how often a 64-bit count is split into halves or joined.
+def list_operations(program: Program) -> Iterator[Operation]:
+  """Yields all operations that run: the main ones, and those they call."""
+  seen, waiting = {program.main}, [program.main]
+  while waiting:
+    for operation in program.computations[waiting.pop()]:
+      yield operation
+      if operation.kind in _CALLERS:
+        waiting += [name for name in operation.calls if name not in seen]
+        seen.update(operation.calls)
 
-  Each counts as minus one second in the compiler's `optimal_seconds`.
+
+def count_cycles(
+  program: Program, name: Optional[str] = None
+) -> Dict[str, int]:
+  """Returns the compiler's estimate of the whole, for each of `GROUPS`.
+
+  A core takes one branch of a conditional: the one with most cycles counts. The
+  body of a loop counts as often as it is known to run, or else once.
   """
-  return len(re.findall(r'custom_call_target="X64\w+"', text))
+  total: Dict[str, int] = collections.Counter()
+  for operation in program.computations[name or program.main]:
+    if operation.cycles:
+      total[_find_group(program, operation)] += operation.cycles
+    if operation.kind not in _CALLERS:
+      continue
+    called = [count_cycles(program, call) for call in operation.calls]
+    if operation.kind == "conditional":
+      called = [max(called, key=lambda branch: sum(branch.values()))]
+    turns = _TURNS.search(operation.text)
+    for group, cycles in (item for one in called for item in one.items()):
+      total[group] += cycles * (int(turns[1]) if turns else 1)
+  return dict(total)
+
+
+def count_unknown_loops(program: Program) -> int:
+  """Returns how many loops run a number of times that the text does not say."""
+  return sum(
+    operation.kind == "while" and not _TURNS.search(operation.text)
+    for operation in list_operations(program)
+  )
+
+
+def _find_group(program: Program, operation: Operation) -> str:
+  kinds = _list_kinds(program, operation)
+  found = {_GROUP_OF.get(kind.removesuffix("-start")) for kind in kinds}
+  for group in (PRODUCTS, COLLECTIVES, LOOKUPS, REDUCTIONS):
+    if group in found:
+      return group
+  return COPIES if kinds <= _MOVES else ELEMENTWISE
+
+
+def _list_kinds(program: Program, operation: Operation) -> FrozenSet[str]:
+  """Returns the kind of an operation, or those inside a fusion."""
+  if operation.kind != "fusion":
+    return frozenset([operation.kind])
+  inside = (
+    _list_kinds(program, inner)
+    for call in operation.calls
+    for inner in program.computations.get(call, ())
+  )
+  return frozenset().union(*inside)
+
+
+def count_uncounted(
+  program: Program, name: Optional[str] = None
+) -> Optional[int]:
+  """Returns how many operations count minus one second in the cost model.
+
+  Its time is then that many seconds too short. It takes the longest branch of
+  a conditional: `None` where branches differ in their number of such
+  operations, because it cannot be said which branch was taken.
+  """
+  total = 0
+  for operation in program.computations[name or program.main]:
+    target = _TARGET.search(operation.text)
+    if target:
+      total += target[1] not in _KNOWN_CALLS
+    if operation.kind not in _CALLERS:
+      continue
+    called = [count_uncounted(program, call) for call in operation.calls]
+    if operation.kind == "conditional":
+      called = list(set(called))
+    if None in called or (operation.kind == "conditional" and len(called) > 1):
+      return None
+    total += sum(number for number in called if number is not None)
+  return total
 
 
 def count_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
@@ -93,11 +250,11 @@ def count_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
   return full, each * padded
 
 
-def find_waste(text: str, count: int = 10) -> List[Waste]:
+def find_waste(program: Program, count: int = 10) -> List[Waste]:
   """Returns the shapes that leave most of their tiles empty, in bytes."""
   found: Dict[str, Waste] = {}
-  for operation in parse_operations(text):
-    if operation.kind in _VIEWS:
+  for operation in list_operations(program):
+    if operation.kind in _VIEWS or operation.kind in _CALLERS:
       continue
     for match in _ARRAY.finditer(operation.shape):
       array = (match[1], match[2], match[3] or "", match[4] or "")
