@@ -234,7 +234,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     page = self.page().html()
     for words in (
       "one of a chip&#x27;s two cores, with 16.37 GB for a program",
-      "layout on, float32: it fits, 6.44 GB of 16.37 GB.",
+      "Layout on, float32: it fits, 6.44 GB of 16.37 GB.",
       "time of the step, by cycles",
       "memory (HBM)",
       "<td>6.44</td>",

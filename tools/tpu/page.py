@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def render(report: "Report") -> str:
   """Returns the page."""
   return html_parts.render(
-    f"TPU {report.topology}",
+    f"A training step on TPU {report.topology}",
     [
       html_parts.make_paragraph(
         f"A device is {report.device}, with {rows.format_gb(report.limit)} for "
@@ -29,8 +29,9 @@ def render(report: "Report") -> str:
 
 def _make_verdict(report: "Report", r: Row) -> str:
   fits = not r.error and r.hbm_bytes <= report.limit
+  name = rows.describe(r.name)
   return html_parts.make_paragraph(
-    f"{rows.describe(r.name)}: {report.format_verdict(r)}",
+    f"{name[0].upper()}{name[1:]}: {report.format_verdict(r)}",
     f"verdict {'good' if fits else 'bad'}",
   )
 
