@@ -5,7 +5,7 @@ import pathlib
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tools.tpu import programs
+from tools.tpu import hlo, programs
 
 FILES = pathlib.Path(__file__).resolve().parent / "files"
 # Two operations that count, one inside another, and a view.
@@ -49,26 +49,30 @@ ENTRY %main (a: f32[8]) -> f32[8] {
   ROOT %r = f32[8] all-reduce-start(%b), x={"estimated_cycles":"5"}
 }
 """
+# Of the loop in `tpu_turns_v5e.txt`.
+START, STEP = (
+  f"%constant.{name} = s32[]{{:T(128)}}" for name in ("7", "5..sunk")
+)
 KNOWN = ', backend_config={"known_trip_count":{"n":"5"}}'
 
 
 def read(name):
-  return programs.parse((FILES / f"tpu_{name}.txt").read_text())
+  return hlo.parse((FILES / f"tpu_{name}.txt").read_text())
 
 
 def nested(trips="", turn="TopK", g="TopK", idle="TopK"):
   text = NESTED
   for key, value in dict(trips=trips, turn=turn, g=g, idle=idle).items():
     text = text.replace(f"@{key}@", value)
-  return programs.parse(text)
+  return hlo.parse(text)
 
 
 class CyclesTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_is_inside_a_fusion_is_part_of_it(self):
-    program = programs.parse(TEXT)
+    program = hlo.parse(TEXT)
     expected = {programs.ELEMENTWISE: 100, programs.COPIES: 20}
     self.assertEqual(programs.count_cycles(program), expected)
-    kinds = [op.kind for op in programs.list_operations(program)]
+    kinds = [op.kind for _, op in hlo.list_operations(program)]
     self.assertEqual(kinds, ["parameter", "fusion", "custom-call", "copy"])
 
   def test_a_core_takes_the_longest_branch(self):
@@ -86,6 +90,31 @@ class CyclesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(programs.count_cycles(program), expected)
     self.assertEqual(programs.count_unknown_loops(program), 1)
     self.assertEqual(programs.count_unknown_loops(read("branches_v3")), 0)
+
+  @parameterized.named_parameters(
+    ("ten", "", "", 10),
+    ("from_two", f"{START} constant(0)", f"{START} constant(2)", 8),
+    ("by_threes", f"{STEP} constant(1)", f"{STEP} constant(3)", 4),
+    ("none", "constant(10)", "constant(-1)", 0),
+    ("other_way", "direction=LT", "direction=GT", None),
+    ("no_limit", "constant(10)", "parameter(1)", None),
+    ("no_start", f"{START} constant(0)", f"{START} parameter(2)", None),
+    (
+      "no_step",
+      " add(%get-tuple-element.46",
+      " subtract(%get-tuple-element.46",
+      None,
+    ),
+  )
+  def test_turns_of_a_loop_that_counts(self, old, new, turns):
+    text = (FILES / "tpu_turns_v5e.txt").read_text()
+    self.assertIn(old, text)
+    program = hlo.parse(text.replace(old, new))
+    self.assertEqual(programs.count_unknown_loops(program), turns is None)
+    found = programs.count_cycles(program)
+    each = 1 if turns is None else turns
+    self.assertEqual(found[programs.PRODUCTS], 16640 * each)
+    self.assertEqual(found[programs.ELEMENTWISE], 31680)  # Before the loop.
 
   @parameterized.named_parameters(
     ("once", "", {programs.ELEMENTWISE: 40}, 1),
@@ -120,7 +149,7 @@ class UncountedTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(programs.count_uncounted(nested(**targets)), expected)
 
   def test_what_a_fusion_consists_of_is_not_counted(self):
-    program = programs.parse(
+    program = hlo.parse(
       TEXT.replace("add(%p)", 'custom-call(%p), custom_call_target="Other"')
     )
     self.assertEqual(programs.count_uncounted(program), 1)
@@ -140,7 +169,7 @@ class WasteTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(programs.count_bytes(array), (full, padded))
 
   def test_the_largest_wastes(self):
-    first, second = programs.find_waste(programs.parse(TEXT))
+    first, second = programs.find_waste(hlo.parse(TEXT))
     self.assertEqual(first.shape, "f32[16,8,8,3]")
     self.assertEqual((first.num, first.empty_bytes), (1, 512000))
     self.assertAlmostEqual(first.share, 0.977, delta=1e-3)

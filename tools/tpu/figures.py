@@ -32,10 +32,11 @@ _NOTE = (
   "its roofline: its `optimal_seconds`, by multiply-adds and bytes, plus one "
   "second for each operation that it counts as minus one second because it "
   "does not know its time: halves of a 64-bit count, weights that are fetched "
-  "in slices. It adds in 32 bits, hence the rounding error. By its cycles: the "
-  "sum of what it expects of each operation, tiles and all, and the share of "
-  "the MXU that comes of it; of a conditional, the longest branch. Nothing was "
-  "run on a TPU."
+  "in slices. It adds in 32 bits, hence the rounding error, and counts a loop "
+  "once. By its cycles: the sum of what it expects of each operation, tiles "
+  "and all, and the share of the MXU that comes of it; of a conditional, the "
+  "longest branch; of a loop, all turns if they are known. Nothing was run on "
+  "a TPU."
 )
 _COMPARED = ("off", "layout", "bfloat16")
 # What a device of a topology is, where it is not a chip of one core.

@@ -1,35 +1,24 @@
-"""Parses compiled programs: their operations, cycles and tiles.
+"""What compiled programs cost: cycles, time that is left out, empty tiles.
 
-    %fusion.3 = f32[16,8,8,96]{3,0,2,1:T(8,128)} fusion(%a, %b), ...,
-      backend_config={.. "estimated_cycles":"2585" ..}
+    f32[16,8,8,96]{3,0,2,1:T(8,128)}
 
 Axes in braces are ordered from the minor-most, in the lanes, to the major-most;
-`T` is the tile that the last two are padded to. A program is a list of
-computations. Operations of the main one, and of those that it calls, take time;
-those inside a fusion are part of the fusion.
+`T` is the tile that the last two are padded to.
 """
 
 import collections
 import math
 import re
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+
+from tools.tpu import hlo
+from tools.tpu.hlo import Operation, Program
 
 _SIZES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
-_HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_LINE = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\(")
 _ARRAY = re.compile(
   r"([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?)?"
 )
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_CALLED = re.compile(
-  r"\b(?:body|condition|calls|to_apply|true_computation|false_computation)="
-  r"%?([\w.\-]+)|branch_computations=\{([^}]*)\}"
-)
-# Operations that run other computations, apart from fusions.
-_CALLERS = {"while", "conditional", "call", "async-start"}
 # Operations without memory of their own.
 _VIEWS = {"parameter", "bitcast", "get-tuple-element", "tuple", "constant"}
 # Custom calls outside of fusions that the compiler's cost model knows. It
@@ -78,33 +67,6 @@ _MOVES = {
 }
 
 
-class Operation(NamedTuple):
-  """One line of the program.
-
-  Attributes:
-    shape: Of the result, with tiles, as text.
-    kind: Of instruction.
-    cycles: The compiler's estimate, 0 if there is none.
-    name: Of the TensorFlow operation that it comes from.
-    text: The line.
-    calls: Computations that it runs, or consists of if it is a fusion.
-  """
-
-  shape: str
-  kind: str
-  cycles: int
-  name: str
-  text: str
-  calls: Tuple[str, ...] = ()
-
-
-class Program(NamedTuple):
-  """The operations of each computation, and the name of the main one."""
-
-  computations: Dict[str, List[Operation]]
-  main: str
-
-
 class Waste(NamedTuple):
   """Tensors of one shape, and how much of their tiles is empty."""
 
@@ -115,49 +77,6 @@ class Waste(NamedTuple):
   name: str
 
 
-def parse(text: str) -> Program:
-  """Returns the program of a compiled text."""
-  computations: Dict[str, List[Operation]] = {}
-  main, operations = "", []
-  for line in text.splitlines():
-    head = _HEAD.match(line)
-    if head:
-      operations = computations[head[2]] = []
-      main = head[2] if head[1] else main
-      continue
-    found = _LINE.match(line)
-    if found:
-      operations.append(_parse_operation(found, line))
-  return Program(computations, main)
-
-
-def _parse_operation(found: re.Match, line: str) -> Operation:
-  cycles, name = _CYCLES.search(line), _NAME.search(line)
-  calls: List[str] = []
-  if found[3] in _CALLERS or found[3] == "fusion":
-    for one, several in _CALLED.findall(line):
-      calls += [one] if one else re.findall(r"[\w.\-]+", several)
-  return Operation(
-    found[2],
-    found[3],
-    int(cycles[1]) if cycles else 0,
-    name[1] if name else "",
-    line,
-    tuple(calls),
-  )
-
-
-def list_operations(program: Program) -> Iterator[Operation]:
-  """Yields all operations that run: the main ones, and those they call."""
-  seen, waiting = {program.main}, [program.main]
-  while waiting:
-    for operation in program.computations[waiting.pop()]:
-      yield operation
-      if operation.kind in _CALLERS:
-        waiting += [name for name in operation.calls if name not in seen]
-        seen.update(operation.calls)
-
-
 def count_cycles(
   program: Program, name: Optional[str] = None
 ) -> Dict[str, int]:
@@ -166,26 +85,30 @@ def count_cycles(
   A core takes one branch of a conditional: the one with most cycles counts. The
   body of a loop counts as often as it is known to run, or else once.
   """
+  name = name or program.main
   total: Dict[str, int] = collections.Counter()
-  for operation in program.computations[name or program.main]:
+  for operation in program.computations[name]:
     if operation.cycles:
       total[_find_group(program, operation)] += operation.cycles
-    if operation.kind not in _CALLERS:
+    if operation.kind not in hlo.CALLERS:
       continue
     called = [count_cycles(program, call) for call in operation.calls]
+    turns = None
     if operation.kind == "conditional":
       called = [max(called, key=lambda branch: sum(branch.values()))]
-    turns = _TURNS.search(operation.text)
+    elif operation.kind == "while":
+      turns = hlo.count_turns(program, name, operation)
     for group, cycles in (item for one in called for item in one.items()):
-      total[group] += cycles * (int(turns[1]) if turns else 1)
+      total[group] += cycles * (1 if turns is None else turns)
   return dict(total)
 
 
 def count_unknown_loops(program: Program) -> int:
   """Returns how many loops run a number of times that the text does not say."""
   return sum(
-    operation.kind == "while" and not _TURNS.search(operation.text)
-    for operation in list_operations(program)
+    operation.kind == "while"
+    and hlo.count_turns(program, name, operation) is None
+    for name, operation in hlo.list_operations(program)
   )
 
 
@@ -224,7 +147,7 @@ def count_uncounted(
     target = _TARGET.search(operation.text)
     if target:
       total += target[1] not in _KNOWN_CALLS
-    if operation.kind not in _CALLERS:
+    if operation.kind not in hlo.CALLERS:
       continue
     called = [count_uncounted(program, call) for call in operation.calls]
     if operation.kind == "conditional":
@@ -253,8 +176,8 @@ def count_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
 def find_waste(program: Program, count: int = 10) -> List[Waste]:
   """Returns the shapes that leave most of their tiles empty, in bytes."""
   found: Dict[str, Waste] = {}
-  for operation in list_operations(program):
-    if operation.kind in _VIEWS or operation.kind in _CALLERS:
+  for _, operation in hlo.list_operations(program):
+    if operation.kind in _VIEWS or operation.kind in hlo.CALLERS:
       continue
     for match in _ARRAY.finditer(operation.shape):
       array = (match[1], match[2], match[3] or "", match[4] or "")

@@ -7,7 +7,7 @@ import types
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from tools import cli
-from tools.tpu import programs
+from tools.tpu import hlo, programs
 
 _MANY = 2**20  # Images: more than any core has.
 _WORDS = {
@@ -66,7 +66,7 @@ def read_row(
   stats = json.loads(path.with_suffix(".json").read_text())
   if "error" in stats:
     return Row(name, error=stats["error"])
-  program = programs.parse(path.with_suffix(".txt").read_text())
+  program = hlo.parse(path.with_suffix(".txt").read_text())
   profile = get_profiles()[chip_name]
   cycles = programs.count_cycles(program)
   by_cycles = sum(cycles.values()) / profile.hertz
@@ -112,9 +112,9 @@ def _add_seconds(row: Row, uncounted: Optional[int], profile) -> Row:
   )
 
 
-def _find_rounding(program: programs.Program, seconds: float) -> float:
+def _find_rounding(program: hlo.Program, seconds: float) -> float:
   """Returns the largest error of a sum of all operations in 32 bits."""
-  num = sum(op.cycles > 0 for op in programs.list_operations(program))
+  num = sum(op.cycles > 0 for _, op in hlo.list_operations(program))
   return num * 2.0 ** (math.frexp(seconds)[1] - 25)
 
 
