@@ -21,14 +21,14 @@ _GIB = 1024**3
 
 
 class Profile(NamedTuple):
-  """One core as a program sees it, by its maker's published figures.
+  """One core as a program sees it, by published figures and its compiler's.
 
   Attributes:
     kind: `tpu`, `gpu` or `cpu`.
     lanes: The last axis is padded to a multiple of this; 1 for no padding.
     sublanes: The same for the axis before it, for numbers of 4 bytes.
     precision: The fastest that trains well.
-    memory: In bytes.
+    memory: In bytes; of a TPU, what is left to a program.
     hertz: Clock rate, 0 where it varies.
     flops: Peak of its fast units per second, 0 where it varies.
     multiple: Layers pad products to this multiple; 1 where the compiler pads.
@@ -44,8 +44,8 @@ class Profile(NamedTuple):
   multiple: int = 1
 
 
-def _tpu(gib: int, hertz: float, flops: float) -> Profile:
-  return Profile("tpu", 128, 8, "bfloat16", gib * _GIB, hertz, flops)
+def _tpu(gib: float, hertz: float, flops: float) -> Profile:
+  return Profile("tpu", 128, 8, "bfloat16", int(gib * _GIB), hertz, flops)
 
 
 def _gpu(precision: str, gib: int, flops: float) -> Profile:
@@ -53,14 +53,24 @@ def _gpu(precision: str, gib: int, flops: float) -> Profile:
   return Profile("gpu", 8, 1, precision, gib * _GIB, 0.0, flops, multiple=8)
 
 
-# A program sees both cores of a TPU v4 or v5p chip as one.
+# A TPU's row is that of one device of the TPU compiler. Peaks are the maker's
+# for a chip, divided by its devices; they are the clock times the units.
+# Memory is what the compiler leaves to a program, by its error message:
+#
+#         maker, a chip        devices of a chip     compiler, a device
+#   v2     45 TFLOP/s, 16 GiB  2, each is a core      22.8 TFLOP/s, 7.48 GiB
+#   v3    123 TFLOP/s, 32 GiB  2, each is a core      61.4 TFLOP/s, 15.48 GiB
+#   v4    275 TFLOP/s, 32 GiB  2, each is a core       137 TFLOP/s, 15.25 GiB
+#   v5e   197 TFLOP/s, 16 GiB  1, of one core          197 TFLOP/s, 15.75 GiB
+#   v5p   459 TFLOP/s, 95 GiB  1, of two joined cores  394 TFLOP/s, 95.73 GiB
+#   v6e   918 TFLOP/s, 32 GiB  1, of one core          918 TFLOP/s, 31.24 GiB
 PROFILES = {
-  "tpu_v2": _tpu(8, 0.70e9, 22.9e12),
-  "tpu_v3": _tpu(16, 0.94e9, 61.6e12),
-  "tpu_v4": _tpu(32, 1.05e9, 275e12),
-  "tpu_v5e": _tpu(16, 1.50e9, 197e12),
-  "tpu_v5p": _tpu(95, 1.75e9, 459e12),
-  "tpu_v6e": _tpu(32, 1.75e9, 918e12),
+  "tpu_v2": _tpu(7.48, 0.70e9, 22.9e12),
+  "tpu_v3": _tpu(15.48, 0.94e9, 61.6e12),
+  "tpu_v4": _tpu(15.25, 1.05e9, 137.5e12),
+  "tpu_v5e": _tpu(15.75, 1.50e9, 197e12),
+  "tpu_v5p": _tpu(95.73, 1.75e9, 459e12),
+  "tpu_v6e": _tpu(31.24, 1.75e9, 918e12),
   # Its half precision is float16, which does not train without scaling.
   "gpu_v100": _gpu("float32", 16, 15.7e12),
   "gpu_a100": _gpu("bfloat16", 40, 312e12),

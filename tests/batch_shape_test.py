@@ -47,7 +47,7 @@ class BatchPerCoreTest(tf.test.TestCase, parameterized.TestCase):
     (V3, 21, 0, 16),
     (V3, 5, 0, 5),
     (V3, 64, 0.5e9, 24),
-    (V3, 64, 5e9, 3),
+    (V3, 64, 4.8e9, 3),
     (CPU, 21, 5e9, 21),
     (A100, 21, 0, 16),
     (A100, 64, 1.5e9, 24),

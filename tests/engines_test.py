@@ -148,8 +148,8 @@ class EnginesTest(tf.test.TestCase, parameterized.TestCase):
   def test_all_engines_call_the_one_step_in_its_phases(self):
     phases = [t % 2 for t in range(NUM_STEPS)]
 
-    def call(step, images, labels, phase):
-      del images, labels
+    def call(step, images, labels, phase, is_logged=True):
+      del images, labels, is_logged
       # All that it does is to write its phases down, as the digits of a number.
       digits = step.players["d"].optimizer.t
       digits.assign(2 * digits + phase)

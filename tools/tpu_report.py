@@ -19,7 +19,7 @@ from typing import Dict, List, Tuple
 from absl import flags
 
 from tools import cli
-from tools.tpu import environment, figures
+from tools.tpu import environment, figures, rows
 from tools.tpu.export import Program
 
 _GIN_FILE = flags.DEFINE_multi_string(
@@ -64,8 +64,8 @@ def main():
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(_KEEP.value or temporary)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = cli.exit_on_error(lambda: _compile_all(folder, chip, variants))
-  report = figures.Report(_TOPOLOGY.value, chip, rows)
+    found = cli.exit_on_error(lambda: _compile_all(folder, chip, variants))
+  report = figures.Report(_TOPOLOGY.value, chip, found)
   print(report.text())
   if _HTML.value:
     pathlib.Path(_HTML.value).write_text(report.html())
@@ -80,7 +80,7 @@ def main():
 
 def _compile_all(
   folder: pathlib.Path, chip: str, variants: Dict[str, List[str]]
-) -> List[figures.Row]:
+) -> List[rows.Row]:
   """Returns a row for each variant and role, in their order."""
   roles = ("g", "d") if _ROLES.value else (None,)
   jobs: Dict[str, Program] = {
@@ -99,7 +99,7 @@ def _compile_all(
       name: pool.submit(_compile, folder / f"{name}.hlo", program)
       for name, program in jobs.items()
     }
-    return [figures.read_row(name, *done[name].result(), chip) for name in jobs]
+    return [rows.read_row(name, *done[name].result(), chip) for name in jobs]
 
 
 def _compile(path: pathlib.Path, program: Program) -> Tuple[pathlib.Path, int]:

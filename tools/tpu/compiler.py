@@ -55,7 +55,7 @@ def describe(executable) -> dict:
   cost = cost[0] if isinstance(cost, list) else cost
   memory = executable.get_compiled_memory_stats()
   return {
-    "flops": cost["flops"],
+    "flops": cost.get("flops", 0.0),  # None if nothing is computed.
     "bytes": cost["bytes accessed"],
     "optimal_seconds": cost["optimal_seconds"],
     "argument_bytes": memory.argument_size_in_bytes,

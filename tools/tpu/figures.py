@@ -1,12 +1,9 @@
 """The figures of a TPU report, as text, JSON and HTML."""
 
-import html
-import json
-import pathlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from tools import cli
-from tools.tpu import programs
+from tools.tpu import page, rows
+from tools.tpu.rows import Row
 
 _OFF = {
   "resizes": "'apart'",
@@ -31,55 +28,31 @@ _PARTS = {
   "join_power_iterations": "True",
 }
 _NOTE = (
-  "Estimates of the TPU compiler for one core, without network and host. "
-  "Time: its `optimal_seconds`, by multiply-adds and bytes, plus one second "
-  "for each X64 custom call, a half of a 64-bit count, which it counts as "
-  "minus one second; gains in time are of that sum. By cycles: the sum of "
-  "what it expects of each operation, tiles and all, and the share of the MXU "
-  "that comes of it. Nothing was run on a TPU."
+  "Estimates of the TPU compiler for one device, without network and host. By "
+  "its roofline: its `optimal_seconds`, by multiply-adds and bytes, plus one "
+  "second for each operation that it counts as minus one second because it "
+  "does not know its time: halves of a 64-bit count, weights that are fetched "
+  "in slices. It adds in 32 bits, hence the rounding error, and counts a loop "
+  "once. By its cycles: the sum of what it expects of each operation, tiles "
+  "and all, and the share of the MXU that comes of it; of a conditional, the "
+  "longest branch; of a loop, all turns if they are known. Nothing was run on "
+  "a TPU."
 )
 _COMPARED = ("off", "layout", "bfloat16")
-_MANY = 2**20  # Images: more than any core has.
-
-
-class Row(NamedTuple):
-  """The compiler's figures of one program.
-
-  Attributes:
-    seconds: The compiler's estimate of the whole, by multiply-adds and bytes;
-      `optimal_seconds` without what that subtracts for 64-bit counts.
-    seconds_by_cycles: The sum of its estimates of all operations.
-    hbm_bytes: Arguments, results and temporary buffers.
-    mxu: The share of the MXU's peak that the multiply-adds reach, by cycles.
-    images: Of a core.
-    images_fitting: That would fit into the memory of a core.
-    error: Why there are no figures.
-    optimal_seconds: As the compiler reports them.
-  """
-
-  name: str
-  flops: float = 0.0
-  bytes: float = 0.0
-  seconds: float = 0.0
-  seconds_by_cycles: float = 0.0
-  hbm_bytes: int = 0
-  mxu: float = 0.0
-  images: int = 0
-  images_fitting: int = 0
-  wastes: Sequence[programs.Waste] = ()
-  error: Optional[str] = None
-  optimal_seconds: float = 0.0
-
-
-def _get_profiles() -> Dict[str, Any]:
-  return cli.import_quietly("paragan_tf.hardware").PROFILES
+# What a device of a topology is, where it is not a chip of one core.
+_DEVICES = {
+  "tpu_v2": "one of a chip's two cores",
+  "tpu_v3": "one of a chip's two cores",
+  "tpu_v4": "one of a chip's two cores",
+  "tpu_v5p": "a chip, its two cores joined",
+}
 
 
 def find_chip(topology: str) -> str:
   """Returns the name of the profile of a topology, as of `v3:2x2`."""
   name = f"tpu_{topology.split(':')[0]}"
-  known = [p[4:] for p in _get_profiles() if p.startswith("tpu_")]
-  if ":" not in topology or name not in _get_profiles():
+  known = [p[4:] for p in rows.get_profiles() if p.startswith("tpu_")]
+  if ":" not in topology or name not in rows.get_profiles():
     raise ValueError(
       f"`--topology` must be one of {', '.join(known)}, a colon and a shape as "
       f"2x2, got '{topology}'."
@@ -115,60 +88,49 @@ def make_variants(
   return {name: found[name] for name in only or found}
 
 
-def read_row(
-  name: str, path: pathlib.Path, num_images: int, chip_name: str
-) -> Row:
-  """Reads the compiler's output."""
-  stats = json.loads(path.with_suffix(".json").read_text())
-  if "error" in stats:
-    return Row(name, error=stats["error"])
-  text = path.with_suffix(".txt").read_text()
-  profile = _get_profiles()[chip_name]
-  by_cycles = programs.count_cycles(text) / profile.hertz
-  total = stats["argument_bytes"] + stats["output_bytes"] + stats["temp_bytes"]
-  return Row(
-    name,
-    stats["flops"],
-    stats["bytes"],
-    stats["optimal_seconds"] + programs.count_x64_calls(text),
-    by_cycles,
-    total + stats["code_bytes"] - stats["alias_bytes"],
-    stats["flops"] / by_cycles / profile.flops,
-    num_images,
-    _count_fitting(stats, num_images, profile),
-    programs.find_waste(text),
-    optimal_seconds=stats["optimal_seconds"],
-  )
+class Gain(NamedTuple):
+  """A figure that compares programs, `None` if it is missing."""
 
+  key: str
+  words: str
+  value: Optional[float]
 
-def _count_fitting(stats: Dict[str, Any], num_images: int, profile) -> int:
-  """Returns how many images fit, if temporary buffers grow with them."""
-  batch_shape = cli.import_quietly("paragan_tf.data.batch_shape")
-  each = stats["temp_bytes"] / num_images
-  fixed = stats["argument_bytes"] + stats["code_bytes"]
-  return batch_shape.batch_per_core(profile, _MANY, fixed, each)
+  def format(self) -> str:
+    """Returns the value with its unit."""
+    if self.value is None:
+      return "-"
+    if self.key.startswith("hbm_bytes"):
+      return rows.format_gb(self.value)
+    return f"{self.value:.2f}"
 
 
 class Report:
   """All rows, and the gains of the layout."""
 
-  def __init__(self, topology: str, chip_name: str, rows: Sequence[Row]):
+  def __init__(self, topology: str, chip_name: str, found: Sequence[Row]):
     self.topology = topology
-    self.limit = _get_profiles()[chip_name].memory
-    self.rows = {r.name: r for r in rows}
+    self.note = _NOTE
+    self.device = _DEVICES.get(chip_name, "a chip")
+    self.limit = rows.get_profiles()[chip_name].memory
+    self.rows = {r.name: r for r in found}
 
   def json(self) -> Dict[str, Any]:
     """Returns the figures; `None` for a missing one, and the `reason`."""
     figures: Dict[str, Any] = {
       "topology": self.topology,
+      "device": self.device,
       "hbm_limit_bytes": self.limit,
       "note": _NOTE,
       "programs": {
-        r.name: {**r._asdict(), "wastes": [w._asdict() for w in r.wastes]}
+        r.name: {
+          **r._asdict(),
+          "wastes": [w._asdict() for w in r.wastes],
+          "cycles": dict(r.cycles),
+        }
         for r in self.rows.values()
       },
     }
-    figures.update(self._compute_gains())
+    figures.update({gain.key: gain.value for gain in self.compute_gains()})
     missing = self._explain_missing()
     figures["reason"] = missing and f"Figures are missing: {missing}"
     return figures
@@ -181,24 +143,21 @@ class Report:
       f"The TPU compiler took none of the programs: {self._explain_missing()}"
     )
 
-  def _compute_gains(self) -> Dict[str, Optional[float]]:
+  def compute_gains(self) -> List[Gain]:
     """Returns the gains; of a role split, those of the slowest and largest."""
     off, layout, half = (self._find_roles(name) for name in _COMPARED)
-
-    def ratio(ours: Sequence[Row], theirs: Sequence[Row], figure: str):
-      if not (ours and theirs):
-        return None
-      return _find_max(ours, figure) / _find_max(theirs, figure)
-
-    return {
-      "gain_time": ratio(off, half, "seconds"),
-      "gain_time_layout_only": ratio(off, layout, "seconds"),
-      "gain_cycles": ratio(off, half, "seconds_by_cycles"),
-      "gain_cycles_layout_only": ratio(off, layout, "seconds_by_cycles"),
-      "hbm_ratio": ratio(half, off, "hbm_bytes"),
-      "hbm_bytes": _find_max(half, "hbm_bytes") if half else None,
-      "hbm_bytes_off": _find_max(off, "hbm_bytes") if off else None,
-    }
+    more = "times as fast as without a layout, by its"
+    alone = "the same, layout alone"
+    time, cycles, hbm = "seconds", "seconds_by_cycles", "hbm_bytes"
+    return [
+      Gain("gain_time", f"{more} roofline", _divide(off, half, time)),
+      Gain("gain_time_layout_only", alone, _divide(off, layout, time)),
+      Gain("gain_cycles", f"{more} cycles", _divide(off, half, cycles)),
+      Gain("gain_cycles_layout_only", alone, _divide(off, layout, cycles)),
+      Gain("hbm_ratio", "share of the memory", _divide(half, off, hbm)),
+      Gain("hbm_bytes", "memory (HBM)", _find_max(half, hbm)),
+      Gain("hbm_bytes_off", "the same, layout off", _find_max(off, hbm)),
+    ]
 
   def _list_names(self, variant: str) -> List[str]:
     roles = dict.fromkeys(name.split("_", 1)[0] for name in self.rows)
@@ -207,53 +166,48 @@ class Report:
   def _find_roles(self, variant: str) -> List[Row]:
     """Returns a row for each role, or none where one of them has no figures."""
     found = [self.rows.get(name) for name in self._list_names(variant)]
-    rows = [r for r in found if r is not None and not r.error]
-    return rows if len(rows) == len(found) else []
+    there = [r for r in found if r is not None and not r.error]
+    return there if len(there) == len(found) else []
 
   def _explain_missing(self) -> Optional[str]:
     """Returns which programs that are compared have no figures, and why."""
     reasons = []
     for name in (n for v in _COMPARED for n in self._list_names(v)):
-      if name not in self.rows:
+      row = self.rows.get(name)
+      if row is None:
         reasons.append(f"`{name}` was not asked for, leave `--only` out")
-      elif self.rows[name].error:
-        reasons.append(f"`{name}` did not compile, {self.rows[name].error}")
+      elif row.error:
+        reasons.append(f"`{name}` did not compile, {row.error}")
+      elif row.seconds is None:
+        reasons.append(
+          f"`{name}` has no time by the roofline, {row.seconds_reason}"
+        )
     return "; ".join(reasons) + "." if reasons else None
 
-  def table(self) -> List[List[str]]:
+  def table(self, in_words: bool = False) -> List[List[str]]:
     """Returns a head, and a line for each program."""
     head = ["program", "GFLOP", "GB", "ms", "ms by cycles", "HBM GB", "MXU"]
     head += ["images", "fitting"]
-    lines = [head]
-    for r in self.rows.values():
-      if r.error:
-        lines.append([r.name, r.error[:200]])
-        continue
-      lines.append(
-        [
-          r.name,
-          f"{r.flops / 1e9:.0f}",
-          f"{r.bytes / 1e9:.1f}",
-          f"{1e3 * r.seconds:.1f}",
-          f"{1e3 * r.seconds_by_cycles:.1f}",
-          f"{r.hbm_bytes / 1e9:.2f}",
-          f"{r.mxu:.0%}",
-          str(r.images),
-          str(r.images_fitting),
-        ]
-      )
-    return lines
+    if in_words:
+      head = ["program", "work, GFLOP", "moved, GB", "time by roofline, ms"]
+      head += ["time by cycles, ms", "memory (HBM), GB", "share of the peak"]
+      head += ["images", "images that fit"]
+    return [head, *(_make_line(r, in_words) for r in self.rows.values())]
 
   def text(self) -> str:
     """Returns the report as text."""
-    lines = [f"TPU {self.topology}, {self.limit / 1024**3:.0f} GB a core"]
+    lines = [
+      f"TPU {self.topology}: a device is {self.device}, with "
+      f"{rows.format_gb(self.limit)} for a program"
+    ]
     for cells in self.table():
       lines.append(f"{cells[0]:34}" + "".join(f"{c:>13}" for c in cells[1:]))
-    for name, gain in self._compute_gains().items():
-      lines.append(f"{name:34}{_format_number(gain, 2):>13}")
-    lines += [_format_proposal(r) for r in self.rows.values() if not r.error]
+    for gain in self.compute_gains():
+      lines.append(f"{gain.words:50}{gain.format():>10}")
+    lines += self.sentences()
     for r in self.rows.values():
-      lines.append(f"Tiles left empty, {r.name}:" if r.wastes else "")
+      lines += [_format_cycles(r)] if r.cycles else []
+      lines += [f"Tiles left empty, {r.name}:"] if r.wastes else []
       lines += [
         f"  {w.shape:34}{w.empty_bytes / 1e6:>9.0f} MB in {w.num}, "
         f"{w.share:.1%} of a tile, {w.name}"
@@ -261,64 +215,95 @@ class Report:
       ]
     return "\n".join([*lines, _NOTE])
 
+  def sentences(self) -> List[str]:
+    """Returns whether each program fits, what else would, and what lacks."""
+    found = []
+    for r in self.rows.values():
+      name = rows.describe(r.name)
+      found.append(f"Memory, {name}: {self.format_verdict(r)}")
+      if not r.error:
+        found.append(f"Batch, {name}: {_format_proposal(r)}")
+      if r.seconds is None:
+        found.append(f"Time, {name}: none by roofline, {r.seconds_reason}.")
+      if r.num_loops:
+        found.append(
+          f"Loops, {name}: {r.num_loops} of them run a number of times that is "
+          "not known, and count once."
+        )
+    return found
+
+  def format_verdict(self, r: Row) -> str:
+    """Returns whether a program fits into the memory of a device."""
+    if r.error and "RESOURCE_EXHAUSTED" not in r.error:
+      return "it did not compile."
+    if r.error:
+      return "it does not fit, by the compiler."
+    fits = r.hbm_bytes <= self.limit
+    return (
+      f"it {'fits' if fits else 'does not fit'}, "
+      f"{rows.format_gb(r.hbm_bytes)} of {rows.format_gb(self.limit)}."
+    )
+
+  def find_best(self) -> List[Row]:
+    """Returns the rows of the fastest variant that was asked for."""
+    for variant in reversed(_COMPARED):
+      found = [self.rows.get(name) for name in self._list_names(variant)]
+      if any(found):
+        return [r for r in found if r]
+    return list(self.rows.values())[-1:]
+
   def html(self) -> str:
     """Returns the report as an HTML page."""
-    wastes = [["program", "tensor", "tensors", "empty MB", "empty", "from"]]
-    for r in self.rows.values():
-      wastes += [
-        [
-          r.name,
-          w.shape,
-          str(w.num),
-          f"{w.empty_bytes / 1e6:.0f}",
-          f"{w.share:.1%}",
-          w.name,
-        ]
-        for w in r.wastes
-      ]
-    gains = [["figure", "value"]]
-    gains += [
-      [k, _format_number(v, 3)] for k, v in self._compute_gains().items()
-    ]
-    tables = "".join(
-      _make_html_table(rows) for rows in (self.table(), gains, wastes)
-    )
-    return (
-      "<!doctype html><meta charset=utf-8><title>TPU report</title><style>"
-      "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;"
-      "margin:1em 0}td,th{padding:.2em .8em;border-bottom:1px solid #ddd;"
-      "text-align:left}</style>"
-      f"<h1>TPU {html.escape(self.topology)}</h1><p>{_NOTE}</p>{tables}"
-    )
+    return page.render(self)
+
+
+def _make_line(r: Row, in_words: bool) -> List[str]:
+  name = rows.describe(r.name) if in_words else r.name
+  if r.error:
+    return [name, r.error[:200]]
+  time = "-" if r.seconds is None else f"{1e3 * r.seconds:.1f}"
+  if r.seconds is not None and r.seconds_rounding > 5e-5:
+    time += f"\u00b1{1e3 * r.seconds_rounding:.1f}"
+  return [
+    name,
+    f"{r.flops / 1e9:.0f}",
+    f"{r.bytes / 1e9:.1f}",
+    time,
+    f"{1e3 * r.seconds_by_cycles:.1f}",
+    f"{r.hbm_bytes / 1e9:.2f}",
+    f"{r.mxu:.0%}",
+    str(r.images),
+    str(r.images_fitting),
+  ]
+
+
+def _format_cycles(r: Row) -> str:
+  total = sum(r.cycles.values())
+  ranked = sorted(r.cycles.items(), key=lambda item: -item[1])
+  shares = (f"{group} {cycles / total:.0%}" for group, cycles in ranked)
+  return f"Cycles, {r.name}: {', '.join(shares)}"
 
 
 def _format_proposal(r: Row) -> str:
   """Returns a sentence about the batch that would fit into a core."""
   if r.images_fitting <= r.images:
-    return (
-      f"Batch, {r.name}: a core has {r.images} images, and no room for more."
-    )
+    return f"a core has {r.images} images, and no room for more."
   return (
-    f"Batch, {r.name}: a core has {r.images} images, and room for "
-    f"{r.images_fitting}: `Experiment.batch_size` may be up to "
+    f"a core has {r.images} images, and room for {r.images_fitting}: "
+    "`Experiment.batch_size` may be up to "
     f"{r.images_fitting / max(1, r.images):.1f} times as large; it is yours to "
     "set."
   )
 
 
-def _find_max(rows: Sequence[Row], figure: str) -> float:
-  return max(getattr(r, figure) for r in rows)
+def _find_max(found: Sequence[Row], figure: str) -> Optional[float]:
+  """Returns the largest, or `None` where one is missing."""
+  values = [getattr(r, figure) for r in found]
+  return None if not values or None in values else max(values)
 
 
-def _format_number(value: Optional[float], digits: int) -> str:
-  return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _make_html_table(rows: Sequence[Sequence[str]]) -> str:
-  lines = []
-  for i, cells in enumerate(rows):
-    tag = "th" if i == 0 else "td"
-    lines.append(
-      "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells)
-    )
-  return f"<table>{''.join(lines)}</table>"
+def _divide(
+  ours: Sequence[Row], theirs: Sequence[Row], figure: str
+) -> Optional[float]:
+  above, below = _find_max(ours, figure), _find_max(theirs, figure)
+  return above / below if above is not None and below else None

@@ -1,43 +1,70 @@
-"""Parses compiled programs: their operations, cycles and tiles.
+"""What compiled programs cost: cycles, time that is left out, empty tiles.
 
-    %fusion.3 = f32[16,8,8,96]{3,0,2,1:T(8,128)} fusion(%a, %b), ...,
-      backend_config={.. "estimated_cycles":"2585" ..}
+    f32[16,8,8,96]{3,0,2,1:T(8,128)}
 
 Axes in braces are ordered from the minor-most, in the lanes, to the major-most;
 `T` is the tile that the last two are padded to.
 """
 
+import collections
 import math
 import re
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+
+from tools.tpu import hlo
+from tools.tpu.hlo import Operation, Program
 
 _SIZES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
-_LINE = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\(")
 _ARRAY = re.compile(
   r"([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?)?"
 )
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # Operations without memory of their own.
 _VIEWS = {"parameter", "bitcast", "get-tuple-element", "tuple", "constant"}
+# Custom calls outside of fusions that the compiler's cost model knows. It
+# counts minus one second for any other, as `X64SplitLow` and `X64Combine`,
+# halves of a 64-bit count, and `ConcatBitcast`, weights fetched in slices. Seen
+# by compiling small programs with each for v2 to v6e.
+_KNOWN_CALLS = {"AllocateBuffer", "TopK", "PartialReduce"}
 
-
-class Operation(NamedTuple):
-  """One line of the program.
-
-  Attributes:
-    shape: Of the result, with tiles, as text.
-    kind: Of instruction.
-    cycles: The compiler's estimate, 0 if there is none.
-    name: Of the TensorFlow operation that it comes from.
-    text: The line.
-  """
-
-  shape: str
-  kind: str
-  cycles: int
-  name: str
-  text: str
+PRODUCTS = "convolutions and products"
+COLLECTIVES = "collectives"
+LOOKUPS = "gather, scatter and sort"
+REDUCTIONS = "reductions"
+COPIES = "copies and transposes"
+ELEMENTWISE = "element by element"
+GROUPS = (PRODUCTS, REDUCTIONS, ELEMENTWISE, COPIES, LOOKUPS, COLLECTIVES)
+_GROUP_OF = {
+  "convolution": PRODUCTS,
+  "dot": PRODUCTS,
+  "all-reduce": COLLECTIVES,
+  "all-gather": COLLECTIVES,
+  "all-to-all": COLLECTIVES,
+  "reduce-scatter": COLLECTIVES,
+  "collective-permute": COLLECTIVES,
+  "gather": LOOKUPS,
+  "scatter": LOOKUPS,
+  "sort": LOOKUPS,
+  "reduce": REDUCTIONS,
+  "reduce-window": REDUCTIONS,
+  "select-and-scatter": REDUCTIONS,
+}
+_MOVES = {
+  *_VIEWS,
+  "broadcast",
+  "concatenate",
+  "copy",
+  "copy-done",
+  "copy-start",
+  "dynamic-slice",
+  "dynamic-update-slice",
+  "iota",
+  "pad",
+  "reshape",
+  "reverse",
+  "slice",
+  "transpose",
+}
 
 
 class Waste(NamedTuple):
@@ -50,32 +77,85 @@ class Waste(NamedTuple):
   name: str
 
 
-def parse_operations(text: str) -> Iterator[Operation]:
-  """Yields the operations of the main computation; a fusion is one."""
-  for line in text[text.index("\nENTRY") :].splitlines():
-    found = _LINE.match(line)
-    if found:
-      cycles, name = _CYCLES.search(line), _NAME.search(line)
-      yield Operation(
-        found[2],
-        found[3],
-        int(cycles[1]) if cycles else 0,
-        name[1] if name else "",
-        line,
-      )
+def count_cycles(
+  program: Program, name: Optional[str] = None
+) -> Dict[str, int]:
+  """Returns the compiler's estimate of the whole, for each of `GROUPS`.
 
-
-def count_cycles(text: str) -> int:
-  """Returns the compiler's estimate of the whole program."""
-  return sum(operation.cycles for operation in parse_operations(text))
-
-
-def count_x64_calls(text: str) -> int:
-  """Returns how often a 64-bit count is split into halves or joined.
-
-  Each counts as minus one second in the compiler's `optimal_seconds`.
+  A core takes one branch of a conditional: the one with most cycles counts. The
+  body of a loop counts as often as it is known to run, or else once.
   """
-  return len(re.findall(r'custom_call_target="X64\w+"', text))
+  name = name or program.main
+  total: Dict[str, int] = collections.Counter()
+  for operation in program.computations[name]:
+    if operation.cycles:
+      total[_find_group(program, operation)] += operation.cycles
+    if operation.kind not in hlo.CALLERS:
+      continue
+    called = [count_cycles(program, call) for call in operation.calls]
+    turns = None
+    if operation.kind == "conditional":
+      called = [max(called, key=lambda branch: sum(branch.values()))]
+    elif operation.kind == "while":
+      turns = hlo.count_turns(program, name, operation)
+    for group, cycles in (item for one in called for item in one.items()):
+      total[group] += cycles * (1 if turns is None else turns)
+  return dict(total)
+
+
+def count_unknown_loops(program: Program) -> int:
+  """Returns how many loops run a number of times that the text does not say."""
+  return sum(
+    operation.kind == "while"
+    and hlo.count_turns(program, name, operation) is None
+    for name, operation in hlo.list_operations(program)
+  )
+
+
+def _find_group(program: Program, operation: Operation) -> str:
+  kinds = _list_kinds(program, operation)
+  found = {_GROUP_OF.get(kind.removesuffix("-start")) for kind in kinds}
+  for group in (PRODUCTS, COLLECTIVES, LOOKUPS, REDUCTIONS):
+    if group in found:
+      return group
+  return COPIES if kinds <= _MOVES else ELEMENTWISE
+
+
+def _list_kinds(program: Program, operation: Operation) -> FrozenSet[str]:
+  """Returns the kind of an operation, or those inside a fusion."""
+  if operation.kind != "fusion":
+    return frozenset([operation.kind])
+  inside = (
+    _list_kinds(program, inner)
+    for call in operation.calls
+    for inner in program.computations.get(call, ())
+  )
+  return frozenset().union(*inside)
+
+
+def count_uncounted(
+  program: Program, name: Optional[str] = None
+) -> Optional[int]:
+  """Returns how many operations count minus one second in the cost model.
+
+  Its time is then that many seconds too short. It takes the longest branch of
+  a conditional: `None` where branches differ in their number of such
+  operations, because it cannot be said which branch was taken.
+  """
+  total = 0
+  for operation in program.computations[name or program.main]:
+    target = _TARGET.search(operation.text)
+    if target:
+      total += target[1] not in _KNOWN_CALLS
+    if operation.kind not in hlo.CALLERS:
+      continue
+    called = [count_uncounted(program, call) for call in operation.calls]
+    if operation.kind == "conditional":
+      called = list(set(called))
+    if None in called or (operation.kind == "conditional" and len(called) > 1):
+      return None
+    total += sum(number for number in called if number is not None)
+  return total
 
 
 def count_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
@@ -93,11 +173,11 @@ def count_bytes(array: Tuple[str, str, str, str]) -> Tuple[int, int]:
   return full, each * padded
 
 
-def find_waste(text: str, count: int = 10) -> List[Waste]:
+def find_waste(program: Program, count: int = 10) -> List[Waste]:
   """Returns the shapes that leave most of their tiles empty, in bytes."""
   found: Dict[str, Waste] = {}
-  for operation in parse_operations(text):
-    if operation.kind in _VIEWS:
+  for _, operation in hlo.list_operations(program):
+    if operation.kind in _VIEWS or operation.kind in hlo.CALLERS:
       continue
     for match in _ARRAY.finditer(operation.shape):
       array = (match[1], match[2], match[3] or "", match[4] or "")
