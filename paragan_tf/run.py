@@ -164,7 +164,7 @@ class Run:
         lambda: self._processes.any(should_stop()),
       )
     except tf.errors.OpError as e:
-      reason = self.experiment.input_fn.find_failure()
+      reason = self.experiment.input_fn.find_failure(self.done)
       if reason is None:
         raise
       raise self._input_failed(reason) from e

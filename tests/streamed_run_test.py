@@ -76,8 +76,11 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       "parts", 12, "Streaming.max_depth = 40", "Streaming.min_depth = 16"
     )
     self.assertAllEqual(sorted(parts), sorted(whole))
+    self.train("ops", 4)
+    ops, _ = self.train("ops", 12, "Streaming.reader = 'graph'")
     for name, value in whole.items():
       self.assertAllEqual(parts[name], value, name)
+      self.assertAllEqual(ops[name], value, name)
     last = [x for x in records.read(folder) if "input/depth" in x][-1]
     self.assertBetween(last["input/readers"], 4, 64)
     self.assertBetween(last["input/depth"], 2, 4)
@@ -87,22 +90,28 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     one, _ = self.train("one", 4)
     estimator, _ = self.train("estimator", 4, engine="tpu_estimator")
     four, _ = self.train("four", 4, strategy=testing.strategy())
+    ops, _ = self.train(
+      "ops", 4, "Streaming.reader = 'graph'", engine="tpu_estimator"
+    )
     for name, value in one.items():
       self.assertAllClose(estimator[name], value, atol=1e-6, msg=name)
+      self.assertAllClose(ops[name], value, atol=1e-6, msg=name)
       self.assertAllClose(four[name], value, atol=1e-6, msg=name)
 
   def test_a_lost_or_damaged_file_ends_the_run_and_nothing_is_lost(self):
     whole, _ = self.train("whole", 24)
-    for spoil, words in (
-      (os.remove, "cannot be read"),
-      (stream_test.damage, "cannot be decoded"),
+    for reader, spoil, words in (
+      ("threads", os.remove, "cannot be read"),
+      ("threads", stream_test.damage, "cannot be decoded"),
+      ("graph", stream_test.damage, "cannot be decoded"),
     ):
-      with self.subTest(words):
-        self.check_spoiled(words.replace(" ", "_"), spoil, words, whole)
+      with self.subTest(f"{reader}, {words}"):
+        self.check_spoiled(reader, spoil, words, whole)
 
-  def check_spoiled(self, folder, spoil, words, whole):
+  def check_spoiled(self, reader, spoil, words, whole):
     """Ends the run with the file's name; with the file back, it resumes."""
-    made = self.make(folder, 24)
+    folder = f"{reader}_{words.replace(' ', '_')}"
+    made = self.make(folder, 24, f"Streaming.reader = '{reader}'")
     made.open()
     made.train(4)
     shutil.copytree(f"{self.images}/2", f"{self.root}/2")
@@ -122,6 +131,18 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     again, _ = self.train(folder, 24)
     for name, value in whole.items():
       self.assertAllEqual(again[name], value, name)
+
+  def test_hosts_of_a_tpu_are_fed_without_python(self):
+    made = self.make("fed", 4).experiment
+    with mock.patch.object(
+      type(made.input_fn), "__call__", autospec=True, side_effect=ValueError
+    ) as call:
+      for tpu in (type(made.strategy), tf.distribute.TPUStrategy):
+        with mock.patch.object(tf.distribute, "TPUStrategy", tpu):
+          for ask in (made.check_input, lambda: made.dataset(0)):
+            self.assertRaises(ValueError, ask)
+    asked = [args.args[1]["python"] for args in call.call_args_list]
+    self.assertEqual(asked, [False, False, True, True])
 
   def test_what_is_left_out_is_told_before_the_first_step(self):
     for i in range(5):

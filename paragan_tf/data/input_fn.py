@@ -29,7 +29,8 @@ class InputFn:
   """Gives each replica its shard of every global batch.
 
   Called with `params` as in Estimator; its keys are the fields of
-  `BatchShard`, all optional but `batch_size`.
+  `BatchShard`, all optional but `batch_size`; and `python`, whether the
+  pipeline may call Python, which hosts of a TPU cannot.
 
   Args:
     source: Where images come from: a function, or a text like 'folder:PATH',
@@ -121,9 +122,13 @@ class InputFn:
     """The number of training images."""
     return len(self._train)
 
-  def find_failure(self) -> Optional[str]:
-    """Returns why the input ended, `None` if images are not the reason."""
-    failures = (x.find_failure() for x in self._sets)
+  def find_failure(self, step: int = 0) -> Optional[str]:
+    """Returns why the input ended, `None` if images are not the reason.
+
+    Args:
+      step: Steps that were completed.
+    """
+    failures = (x.find_failure(step) for x in self._sets)
     return next(filter(None, failures), None)
 
   def meter(self) -> Dict[str, float]:
@@ -144,10 +149,11 @@ class InputFn:
       list(params.get("shards", range(total))),
       params.get("start_step", 0),
     )
+    python = params.get("python", True)
     if self.by_label and total > 1:
-      batches = self._dataset_by_label(shard)
+      batches = self._dataset_by_label(shard, python)
     else:
-      batches = self._train.dataset(shard, self._finish)
+      batches = self._train.dataset(shard, self._finish, python)
     # Otherwise a strategy checks at every step whether any replica has data.
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
@@ -174,7 +180,9 @@ class InputFn:
         f"{num_shards}: take fewer replicas, or `by_label = False`."
       )
 
-  def _dataset_by_label(self, shard: BatchShard) -> tf.data.Dataset:
+  def _dataset_by_label(
+    self, shard: BatchShard, python: bool
+  ) -> tf.data.Dataset:
     """Returns batches of each shard's own classes, in turn."""
     self.check_shards(shard.num_shards)
     shards = np.asarray(self.source.train.labels) % shard.num_shards
@@ -182,7 +190,7 @@ class InputFn:
     single = BatchShard(shard.batch_size, 1, [0], shard.start_step)
     sets = [self._make_set(self.source.train.select(x)) for x in rows]
     self._sets = [self._train, *sets]
-    datasets = [x.dataset(single, self._finish) for x in sets]
+    datasets = [x.dataset(single, self._finish, python) for x in sets]
     indices = tf.data.Dataset.range(len(datasets)).repeat()
     return tf.data.Dataset.choose_from_datasets(datasets, indices)
 
