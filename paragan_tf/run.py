@@ -7,6 +7,7 @@ import gin
 import tensorflow as tf
 
 from paragan_tf import config
+from paragan_tf.data import index_files
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.entries import make_entries
 from paragan_tf.experiment import Experiment
@@ -105,6 +106,8 @@ class Run:
       for remark in self.experiment.input_remarks():
         self._print(f"Note: {remark}")
     self.folder.open(self._config, self.done)
+    if self.folder.is_writer:
+      self.experiment.input_fn.save_index(self.folder.path)
     broken = self.folder.write_broken(self.experiment.broken_images())
     if broken is not None:
       self._print(f"All broken images: {broken}")
@@ -345,7 +348,8 @@ def prepare(
   )
   print(f"Training on {choice.reason}.", flush=True)
   try:
-    experiment = Experiment(choice.strategy)
+    with index_files.reading_from(model_dir):
+      experiment = Experiment(choice.strategy)
     estimator = None
     if by_estimator:
       estimator = experiment.estimator(model_dir, choice.tpu)

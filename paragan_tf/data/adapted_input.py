@@ -88,6 +88,9 @@ class AdaptedInput:
     """Returns nothing: the user's pipeline is not measured."""
     return {}
 
+  def save_index(self, folder: str) -> None:
+    """Saves nothing: there is no index."""
+
   def check_heldout(self) -> None:
     """Raises a `ValueError` if a split has fewer than two images.
 

@@ -13,7 +13,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import sources
+from paragan_tf.data import index_files, sources
 from paragan_tf.data.batch_shard import BatchShard
 from paragan_tf.data.encoded import EncodedImages, Streaming
 from paragan_tf.data.memory import InMemorySet
@@ -68,7 +68,8 @@ class InputFn:
         "`source` must be a text as 'folder:PATH', or a function as "
         f"@sources.fashion, got {source!r}."
       )
-    found = sources.from_text(source) if isinstance(source, str) else source()
+    with index_files.recording() as self._scans:
+      found = sources.from_text(source) if isinstance(source, str) else source()
     if only_labels is not None:
       found = sources.select_classes(found, only_labels)
     if conditional and not found.label_names:
@@ -167,6 +168,10 @@ class InputFn:
     # TensorFlow's rewrites would add stages that hold up to 16 more elements.
     options.experimental_optimization.apply_default_optimizations = False
     return batches.with_options(options)
+
+  def save_index(self, folder: str) -> None:
+    """Saves what was found in TFRecord files for the run's next start."""
+    index_files.save(folder, self._scans)
 
   def check_shards(self, num_shards: int) -> None:
     """Raises a `ValueError` if a shard would have no images."""
