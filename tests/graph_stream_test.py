@@ -93,7 +93,14 @@ class GraphStreamTest(tf.test.TestCase, parameterized.TestCase):
     self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
     self.addCleanup(shutil.rmtree, self.folder)
 
-  def make(self, kind="tfrecord", reader="graph", streaming=SMALL, **options):
+  def make(
+    self,
+    kind="tfrecord",
+    reader="graph",
+    streaming=SMALL,
+    num_heldout=6,
+    **options,
+  ):
     """Returns an `InputFn` of the set on disk."""
     if kind == "tfrecord":
       path = stream_test.write_shards(f"{self.folder}/records")
@@ -102,7 +109,7 @@ class GraphStreamTest(tf.test.TestCase, parameterized.TestCase):
       path = stream_test.write_folder(f"{self.folder}/set")
       make = sources.folder
     return InputFn(
-      lambda: make(path, num_heldout=6),
+      lambda: make(path, num_heldout=num_heldout),
       resolution=SIDE,
       streaming=dataclasses.replace(streaming, reader=reader),
       **options,
@@ -123,7 +130,7 @@ class GraphStreamTest(tf.test.TestCase, parameterized.TestCase):
     found = self.elements(graph, num, **params)
     self.assertAllEqual(found[0], expected[0])
     self.assertAllEqual(found[1], expected[1])
-    # An epoch has 24 images: `num` must reach into the third one.
+    # An epoch has at most 24 images: `num` must reach into the third one.
     steps = num / len(params.get("shards", [0])) + params.get("start_step", 0)
     size = params.get("batch_size", 4) * params.get("num_shards", 1)
     self.assertGreater(steps * size, 48)
@@ -150,6 +157,12 @@ class GraphStreamTest(tf.test.TestCase, parameterized.TestCase):
     lanes = dataclasses.replace(SMALL, num_lanes=num_lanes, window=15)
     options = {"streaming": lanes}
     self.assert_same("tfrecord", 14, options, num_shards=2, shards=[1])
+
+  def test_held_out_records_in_a_range_may_be_more_than_a_window(self):
+    narrow = dataclasses.replace(
+      SMALL, num_lanes=1, window=3, block_bytes=10**6
+    )
+    self.assert_same("tfrecord", 14, {"streaming": narrow, "num_heldout": 20})
 
   def test_classes_of_each_replica_are_those_of_the_threads(self):
     options = {"by_label": True}
@@ -284,8 +297,30 @@ class GraphStreamTest(tf.test.TestCase, parameterized.TestCase):
     with tf.io.TFRecordWriter(path) as writer:
       for record in records[::-1]:
         writer.write(record + b" ")
+    reason, _ = self.failure(input_fn)
+    self.assertRegex(reason, f"^The record at byte .* of '{path}' cannot be")
+
+  def test_records_of_other_sizes_are_an_error(self):
+    input_fn = self.make()
+    train = input_fn.source.train
+    train.size[5] += 1
+    path = train.paths[train.path_index[5]]
     _, message = self.failure(input_fn)
-    self.assertRegex(message, "(indexed.*x-1|corrupted record)")
+    self.assertRegex(message, f"(?s)were indexed.*{path}")
+
+  def test_a_record_with_a_wrong_checksum_is_named(self):
+    input_fn = self.make()
+    train = input_fn.source.train
+    path, start = train.paths[train.path_index[17]], train.start[17]
+    with open(path, "r+b") as f:
+      f.seek(start + train.size[17])
+      checksum = f.read(1)[0]
+      f.seek(-1, os.SEEK_CUR)
+      f.write(bytes([checksum ^ 1]))
+    reason, _ = self.failure(input_fn)
+    self.assertRegex(
+      reason, f"^The record at byte {start} of '{path}' cannot be read .*copy"
+    )
 
   def images(self, path, **columns):
     """Returns the columns of a set of two images."""

@@ -12,8 +12,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
+from paragan_tf.data import tfrecords
+from paragan_tf.engine import strategies
 from paragan_tf.outputs import records
-from paragan_tf.run import InputError, Run
+from paragan_tf.run import InputError, Run, prepare
 from tests import run_test, stream_test, testing
 
 NUM = 40
@@ -144,6 +146,29 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     asked = [args.args[1]["python"] for args in call.call_args_list]
     self.assertEqual(asked, [False, False, True, True])
 
+  def test_the_index_of_records_is_kept_beside_the_run(self):
+    pattern = stream_test.write_shards(f"{self.root}/records")
+    bindings = [
+      *run_test.TINY,
+      *run_test.LINEAR,
+      f"InputFn.source = 'tfrecord:{pattern}'",
+      "InputFn.resolution = 8",
+      "InputFn.conditional = False",
+      "Run.num_steps = 4",
+    ]
+    folder = f"{self.root}/run"
+    choice = mock.Mock(strategy=run_test.ONE("/cpu:0"), tpu=None)
+    for num_scans in (1, 0):
+      with (
+        mock.patch.object(strategies, "choose", return_value=choice),
+        mock.patch.object(tfrecords, "scan", wraps=tfrecords.scan) as scan,
+      ):
+        made = prepare(["gin/runs/fashion.gin"], bindings, folder)
+      self.assertEqual(scan.call_count, num_scans)
+      self.assertEqual(os.path.exists(folder), not num_scans)
+      made.open()
+      made.folder.close()
+
   def test_what_is_left_out_is_told_before_the_first_step(self):
     for i in range(5):
       stream_test.damage(f"{self.images}/1/{4 * i + 1}.png")
@@ -203,11 +228,12 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       mock.patch.object(built, "inner_loop", return_value=inner),
       mock.patch.object(
         built.input_fn, "find_failure", return_value="'x' is lost."
-      ),
+      ) as find_failure,
     ):
       made.train(until)
       with self.assertRaisesRegex(InputError, words):
         made.train(40)
+    find_failure.assert_called_once_with(until)
 
 
 if __name__ == "__main__":

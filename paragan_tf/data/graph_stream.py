@@ -9,11 +9,12 @@ TensorFlow server only. The batches are those of the threads in `stream.py`.
 """
 
 import math
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf.data import reading
 from paragan_tf.data.batch_shard import BatchShard
 from paragan_tf.data.encoded import WHOLE, EncodedImages, ReadAhead
 from paragan_tf.data.order import Epoch, Lane, Order, Span
@@ -99,7 +100,7 @@ class GraphReader:
       windows = list_windows(order, lane, mine, shard.start_step)
       read = windows.flat_map(
         lambda rows, positions: self._read(
-          columns, rows, positions, num_readers, order.window
+          columns, rows, positions, num_readers
         )
       )
       return read.prefetch(num_windows).unbatch().batch(count)
@@ -132,7 +133,7 @@ class GraphReader:
     )
 
   def _read(
-    self, columns: _Columns, rows, positions, num_readers: int, window: int
+    self, columns: _Columns, rows, positions, num_readers: int
   ) -> tf.data.Dataset:
     """Returns bytes, labels and positions of some rows, as one element."""
     labels = tf.gather(columns.labels, rows)
@@ -142,8 +143,33 @@ class GraphReader:
         tf.io.read_file, num_parallel_calls=num_readers, deterministic=True
       ).batch(tf.maximum(tf.size(rows, tf.int64), 1))
     else:
-      found = _read_records(columns, rows, num_readers, window)
+      found = _read_records(columns, rows, num_readers)
     return found.map(lambda encoded: (encoded, labels, positions))
+
+
+def find_damaged(images: EncodedImages, rows: np.ndarray) -> Optional[str]:
+  """Returns the first of some records that ops cannot read, and why."""
+  rows = rows[images.size[rows] != WHOLE]
+  if not len(rows):
+    return None
+  start, size = images.start[rows], images.size[rows]
+  ranges = (
+    [images.paths[i] for i in images.path_index[rows]],
+    start - HEADER_BYTES,
+    size + (HEADER_BYTES + FOOTER_BYTES),
+  )
+  num_read = 0
+  try:
+    data = tf.data.Dataset.from_tensor_slices(ranges)
+    for _ in data.flat_map(lambda *x: read_range(x[0], x[1], x[2], 1)):
+      num_read += 1
+  except tf.errors.OpError as e:
+    return (
+      f"The record at byte {start[num_read]} of '{ranges[0][num_read]}' cannot "
+      f"be read ({reading.clean_message(e)}): copy the file again; the run "
+      "resumes from its last checkpoint."
+    )
+  return None
 
 
 def choose_lanes(
@@ -193,7 +219,7 @@ def list_windows(
 
 
 def _read_records(
-  columns: _Columns, rows: tf.Tensor, num_readers: int, window: int
+  columns: _Columns, rows: tf.Tensor, num_readers: int
 ) -> tf.data.Dataset:
   """Returns the bytes of some rows as one element; reads each block once."""
   ascending = tf.argsort(rows)
@@ -210,7 +236,7 @@ def _read_records(
   records = tf.data.Dataset.from_tensor_slices(ranges).interleave(
     read_range,
     cycle_length=num_readers,
-    block_length=window,
+    block_length=tf.maximum(tf.reduce_max(counts), 1),
     num_parallel_calls=num_readers,
     deterministic=True,
   )

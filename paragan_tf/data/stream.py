@@ -17,7 +17,12 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import image_errors, prefetch_buffer, reading
+from paragan_tf.data import (
+  graph_stream,
+  image_errors,
+  prefetch_buffer,
+  reading,
+)
 from paragan_tf.data.batch_shard import BatchShard, FinishFn
 from paragan_tf.data.encoded import (
   BlockReader,
@@ -25,7 +30,6 @@ from paragan_tf.data.encoded import (
   Streaming,
   plan_requests,
 )
-from paragan_tf.data.graph_stream import GraphReader, check_readable
 from paragan_tf.data.order import Order
 from paragan_tf.data.sources import Images
 from paragan_tf.data.transforms import Transform
@@ -68,7 +72,7 @@ class Stream:
     self._graph_order: Optional[Order] = None  # Of the newest graph, if any.
     self.read_ahead = streaming.read_ahead
     if streaming.reader == "graph":
-      check_readable(images)
+      graph_stream.check_readable(images)
 
   def __len__(self) -> int:
     return len(self._images)
@@ -98,7 +102,7 @@ class Stream:
       )
       encoded = self._generate(requests_fn, shard.batch_size)
     else:
-      reader = GraphReader(self._images, self._blocks.block_ids)
+      reader = graph_stream.GraphReader(self._images, self._blocks.block_ids)
       encoded = reader.steps(order, shard, self.read_ahead)
     return self._decode(encoded, shard.batch_size, finish, python)
 
@@ -151,11 +155,12 @@ class Stream:
         the next step are checked first, then all that are read with them.
     """
     if self._failure is None:
-      check = image_errors.ImageChecker(
-        self._blocks, self._num_classes, python=self._graph_order is None
-      )
-      rows = self._suspects(step)
+      python, rows = self._graph_order is None, self._suspects(step)
+      check = image_errors.ImageChecker(self._blocks, self._num_classes, python)
       self._failure = next(filter(None, map(check, rows)), None)
+      # Ops compare checksums, too.
+      if self._failure is None and not python:
+        self._failure = graph_stream.find_damaged(self._images, rows)
     return self._failure
 
   def _suspects(self, step: int) -> np.ndarray:
