@@ -63,7 +63,7 @@ class IndexFilesTest(tf.test.TestCase):
     self.assertLess(len(changed.source.train), len(first.source.train))
     changed.save_index(self.run_folder)
     self.assertEqual(self.start()[1], 0)
-    self.assertEqual(self.start(path.replace("2", "1"))[1], 1)
+    self.assertEqual(self.start(f"{self.root}/set/x-1.tfrecord")[1], 1)
 
   def test_a_file_of_the_same_size_but_newer_is_scanned(self):
     first, _ = self.start()
