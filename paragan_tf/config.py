@@ -32,6 +32,8 @@ _MAY_CHANGE = (
   "encoded.Streaming.cache_bytes",
   "encoded.Streaming.max_",
   "encoded.Streaming.min_",
+  "encoded.Streaming.num_decoders",
+  "encoded.Streaming.reader",
   "sources.folder.broken",
   "hardware.Layout.",
   "Layout.",

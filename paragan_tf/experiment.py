@@ -196,7 +196,14 @@ class Experiment:
   def check_input(self) -> None:
     """Raises a `ValueError` if the input cannot be trained on."""
     num = self._schedule.num_shards(self.strategy.num_replicas_in_sync)
-    preflight.check(self.input_fn, self.images_per_step, num)
+    preflight.check(
+      self.input_fn, self.images_per_step, num, self._python_input
+    )
+
+  @property
+  def _python_input(self) -> bool:
+    """Whether input pipelines may call Python: hosts of a TPU cannot."""
+    return not isinstance(self.strategy, tf.distribute.TPUStrategy)
 
   def input_remarks(self) -> List[str]:
     """Returns warnings about the input."""
@@ -222,6 +229,7 @@ class Experiment:
           num_shards=num_shards,
           shards=[self._schedule.shard(replica) for replica in replicas],
           start_step=start_step,
+          python=self._python_input,
         )
       )
 

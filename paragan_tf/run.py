@@ -8,6 +8,7 @@ import gin
 import tensorflow as tf
 
 from paragan_tf import config
+from paragan_tf.data import index_files
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
@@ -106,6 +107,8 @@ class Run:
       for remark in self.experiment.input_remarks():
         self._print(f"Note: {remark}")
     self.folder.open(self._config, self.done)
+    if self.folder.is_writer:
+      self.experiment.input_fn.save_index(self.folder.path)
     broken = self.folder.write_broken(self.experiment.broken_images())
     if broken is not None:
       self._print(f"All broken images: {broken}")
@@ -160,7 +163,7 @@ class Run:
         lambda: self._processes.any(should_stop()),
       )
     except tf.errors.OpError as e:
-      reason = self.experiment.input_fn.find_failure()
+      reason = self.experiment.input_fn.find_failure(self.done)
       if reason is None:
         raise
       raise self._input_failed(reason) from e
@@ -337,7 +340,8 @@ def prepare(
   )
   print(f"Training on {choice.reason}.", flush=True)
   try:
-    experiment = Experiment(choice.strategy)
+    with index_files.reading_from(model_dir):
+      experiment = Experiment(choice.strategy)
     estimator = None
     if by_estimator:
       estimator = experiment.estimator(model_dir, choice.tpu, saves=False)

@@ -57,6 +57,33 @@ def ids(images):
   return np.round((np.asarray(images)[:, 0, 0, 0] + 1.0) * 127.5).astype(int)
 
 
+def generated():
+  spec = tf.TensorSpec([4, 4, 1], tf.uint8)
+  return tf.data.Dataset.from_generator(
+    lambda: iter(pixels(IDS)), output_signature=spec
+  )
+
+
+def by_numpy():
+  images = singles().map(lambda x, y: x)
+  return images.map(lambda x: tf.ensure_shape(identity(x), [4, 4, 1]))
+
+
+def by_numpy_deep_inside():
+  datasets = tf.data.Dataset.zip((by_numpy(), by_numpy())).shuffle(4)
+  return datasets.interleave(
+    lambda x, y: tf.data.Dataset.from_tensors(y), cycle_length=2
+  ).prefetch(1)
+
+
+def in_a_function_of_a_function():
+  return tf.data.Dataset.range(2).flat_map(lambda i: by_numpy())
+
+
+def identity(x):
+  return tf.numpy_function(lambda x: x, [x], tf.uint8)
+
+
 class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
     singles,
@@ -77,6 +104,31 @@ class AdaptedInputTest(tf.test.TestCase, parameterized.TestCase):
     heldout = adapted.heldout().pixels[:, 0, 0, 0]
     trained = np.setdiff1d(IDS, heldout)
     self.assertAllEqual(seen, [*trained, *trained][:72])
+
+  @parameterized.parameters(
+    generated, by_numpy, by_numpy_deep_inside, in_a_function_of_a_function
+  )
+  def test_python_is_refused_for_a_tpu(self, input_fn):
+    adapted = AdaptedInput(input_fn)
+    with self.assertRaisesRegex(
+      ValueError, f"`{input_fn.__name__}` must consist .* got PyFunc.*TFRecord"
+    ):
+      adapted({"batch_size": 4, "python": False})
+    self.assertLen(list(adapted({"batch_size": 4}).take(2)), 2)
+
+  @parameterized.parameters(singles, shuffled_and_repeated, with_split)
+  def test_ops_of_tensorflow_feed_a_tpu(self, input_fn):
+    data = AdaptedInput(input_fn)({"batch_size": 4, "python": False})
+    self.assertLen(list(data.take(2)), 2)
+
+  def test_the_same_images_are_held_out_in_graphs_of_estimators(self):
+    adapted = AdaptedInput(singles)
+    expected = [ids(x) for (x,) in adapted({"batch_size": 50}).take(1)]
+    with tf.Graph().as_default():
+      data = adapted({"batch_size": 50})
+      (images,) = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+      with tf.compat.v1.Session() as session:
+        self.assertAllEqual(ids(session.run(images)), expected[0])
 
   def test_channels_first_become_channels_last(self):
     first = np.random.RandomState(0).randint(256, size=[6, 3, 8, 8])

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "paragan_tf"
 
 FREE = {"types", "collectives", "config", "hashing"}
 ROOMS = {
-  "data": {"types", "collectives", "hardware"},
+  "data": {"types", "collectives", "hashing", "hardware"},
   "nets": {"types", "collectives", "hardware"},
   "game": {"types", "collectives", "hashing", "hardware"},
   "sync": {"types", "collectives", "hashing", "pairs"},

@@ -29,6 +29,51 @@ class OrderTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(make().rows(3), make().rows(3))
     self.assertNotAllEqual(make().rows(3), make().rows(4))
     self.assertNotAllEqual(make().rows(3), make(seed=1).rows(3))
+    # So are both shuffles: of images in one block, and of blocks of one image.
+    for blocks, window in ((0 * BLOCKS, 1000), (np.arange(103), 1)):
+      order = make(1, 1, window, blocks=blocks)
+      self.assertNotAllEqual(order.rows(0), np.arange(103))
+      self.assertNotAllEqual(order.rows(0), order.rows(1))
+      other = make(1, 1, window, seed=1, blocks=blocks)
+      self.assertNotAllEqual(order.rows(0), other.rows(0))
+
+  def test_a_graph_computes_the_same_order(self):
+    order = make()
+
+    def first_window(epoch, lane):
+      span = order.span(lane, epoch)
+      size = tf.minimum(span.count, order.window)
+      indices = span.start + tf.range(size)
+      starts = tf.fill([size], span.start)
+      positions = lane.positions(span.before + tf.range(size))
+      return order.shuffle(order.epoch(epoch), indices, starts), positions
+
+    epoch = 2
+    whole, n = order.rows(epoch), len(BLOCKS)
+    for lane in order.lanes:
+      rows, positions = tf.function(first_window)(np.int64(epoch), lane)
+      self.assertLen(rows, 6)
+      self.assertAllEqual(rows, whole[positions - epoch * n])
+      self.assertAllEqual(positions % 16 // 4, [lane.first // 4] * 6)
+
+  @parameterized.parameters((16, 4), (7, 3), (5, 16), (200, 4))
+  def test_lanes_are_slices_of_each_global_batch(self, batch_size, num_lanes):
+    order = make(batch_size, num_lanes)
+    positions = np.arange(3 * batch_size + 2)
+    num_lanes = min(num_lanes, batch_size)
+    owners = positions % batch_size * num_lanes // batch_size
+    self.assertLen(order.lanes, num_lanes)
+    for i, lane in enumerate(order.lanes):
+      mine = positions[owners == i]
+      self.assertAllEqual(lane.positions(np.arange(len(mine))), mine)
+      for position in positions:
+        self.assertEqual(lane.count(position), np.sum(mine < position))
+
+  def test_rows_of_some_positions_continue_in_the_next_epoch(self):
+    order, n = make(), len(BLOCKS)
+    expected = np.concatenate([order.rows(i) for i in range(4)])
+    self.assertAllEqual(order.rows_from(90, 2 * n), expected[90 : 90 + 2 * n])
+    self.assertAllEqual(order.rows_from(n, n), expected[n : 2 * n])
 
   def test_lanes_share_blocks_only_at_their_ends(self):
     # Each position of 16 belongs to one of four lanes; an epoch may begin in

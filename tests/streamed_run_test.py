@@ -12,8 +12,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
+from paragan_tf.data import tfrecords
+from paragan_tf.engine import strategies
 from paragan_tf.outputs import records
-from paragan_tf.run import InputError, Run
+from paragan_tf.run import InputError, Run, prepare
 from tests import run_test, stream_test, testing
 
 NUM = 40
@@ -78,8 +80,11 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       "parts", 12, "Streaming.max_depth = 40", "Streaming.min_depth = 16"
     )
     self.assertAllEqual(sorted(parts), sorted(whole))
+    self.train("ops", 4)
+    ops, _ = self.train("ops", 12, "Streaming.reader = 'graph'")
     for name, value in whole.items():
       self.assertAllEqual(parts[name], value, name)
+      self.assertAllEqual(ops[name], value, name)
     last = [x for x in records.read(folder) if "input/depth" in x][-1]
     self.assertBetween(last["input/readers"], 4, 64)
     self.assertBetween(last["input/depth"], 2, 4)
@@ -89,28 +94,35 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     one, _ = self.train("one", 4)
     estimator, _ = self.train("estimator", 4, engine="tpu_estimator")
     four, _ = self.train("four", 4, strategy=testing.strategy())
+    ops, _ = self.train(
+      "ops", 4, "Streaming.reader = 'graph'", engine="tpu_estimator"
+    )
     for name, value in one.items():
       self.assertAllClose(estimator[name], value, atol=1e-6, msg=name)
+      self.assertAllClose(ops[name], value, atol=1e-6, msg=name)
       self.assertAllClose(four[name], value, atol=1e-6, msg=name)
 
   def test_a_lost_or_damaged_file_ends_the_run_and_nothing_is_lost(self):
     whole, _ = self.train("whole", 24)
-    for spoil, words in (
-      (os.remove, "cannot be read"),
-      (stream_test.damage, "cannot be decoded"),
+    for reader, spoil, words in (
+      ("threads", os.remove, "cannot be read"),
+      ("threads", stream_test.damage, "cannot be decoded"),
+      ("graph", stream_test.damage, "cannot be decoded"),
     ):
-      with self.subTest(words):
-        self.check_spoiled(words.replace(" ", "_"), spoil, words, whole)
+      with self.subTest(f"{reader}, {words}"):
+        self.check_spoiled(reader, spoil, words, whole)
 
   def test_with_an_estimator_nothing_is_lost_either(self):
     whole, _ = self.train("whole", 24, engine="tpu_estimator")
     self.check_spoiled(
-      "parts", os.remove, "cannot be read", whole, "tpu_estimator"
+      "threads", os.remove, "cannot be read", whole, "tpu_estimator"
     )
 
-  def check_spoiled(self, folder, spoil, words, whole, engine="strategy"):
+  def check_spoiled(self, reader, spoil, words, whole, engine="strategy"):
     """Ends the run with the file's name; with the file back, it resumes."""
-    made = self.make(folder, 24, engine=engine)
+    folder = f"{engine}_{reader}_{words.replace(' ', '_')}"
+    reading = f"Streaming.reader = '{reader}'"
+    made = self.make(folder, 24, reading, engine=engine)
     made.open()
     made.train(4)
     shutil.copytree(f"{self.images}/2", f"{self.root}/2")
@@ -130,6 +142,41 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     again, _ = self.train(folder, 24, engine=engine)
     for name, value in whole.items():
       self.assertAllEqual(again[name], value, name)
+
+  def test_hosts_of_a_tpu_are_fed_without_python(self):
+    made = self.make("fed", 4).experiment
+    with mock.patch.object(
+      type(made.input_fn), "__call__", autospec=True, side_effect=ValueError
+    ) as call:
+      for tpu in (type(made.strategy), tf.distribute.TPUStrategy):
+        with mock.patch.object(tf.distribute, "TPUStrategy", tpu):
+          for ask in (made.check_input, lambda: made.dataset(0)):
+            self.assertRaises(ValueError, ask)
+    asked = [args.args[1]["python"] for args in call.call_args_list]
+    self.assertEqual(asked, [False, False, True, True])
+
+  def test_the_index_of_records_is_kept_beside_the_run(self):
+    pattern = stream_test.write_shards(f"{self.root}/records")
+    bindings = [
+      *run_test.TINY,
+      *run_test.LINEAR,
+      f"InputFn.source = 'tfrecord:{pattern}'",
+      "InputFn.resolution = 8",
+      "InputFn.conditional = False",
+      "Run.num_steps = 4",
+    ]
+    folder = f"{self.root}/run"
+    choice = mock.Mock(strategy=run_test.ONE("/cpu:0"), tpu=None)
+    for num_scans in (1, 0):
+      with (
+        mock.patch.object(strategies, "choose", return_value=choice),
+        mock.patch.object(tfrecords, "scan", wraps=tfrecords.scan) as scan,
+      ):
+        made = prepare(["gin/runs/fashion.gin"], bindings, folder)
+      self.assertEqual(scan.call_count, num_scans)
+      self.assertEqual(os.path.exists(folder), not num_scans)
+      made.open()
+      made.folder.close()
 
   def test_what_is_left_out_is_told_before_the_first_step(self):
     for i in range(5):
@@ -190,11 +237,12 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       mock.patch.object(built, "inner_loop", return_value=inner),
       mock.patch.object(
         built.input_fn, "find_failure", return_value="'x' is lost."
-      ),
+      ) as find_failure,
     ):
       made.train(until)
       with self.assertRaisesRegex(InputError, words):
         made.train(40)
+    find_failure.assert_called_once_with(until)
 
 
 if __name__ == "__main__":

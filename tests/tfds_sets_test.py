@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl.testing import parameterized
 
-from paragan_tf.data import preflight, sources
+from paragan_tf.data import index_files, preflight, sources, tfrecords
 from paragan_tf.data.input_fn import InputFn
 
 NUM = {"train": 12, "test": 5, "validation": 4}
@@ -144,6 +144,19 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
       preflight.check(InputFn(lambda: unknown, resolution=8), 4)
     free = InputFn(lambda: unknown, resolution=8, conditional=False)
     preflight.check(free, 4)
+
+  def test_the_next_start_reads_no_headers(self):
+    self.store("again")
+    folder = f"{self.get_temp_dir()}/run"
+    for expected in (2, 0):  # Splits.
+      with (
+        mock.patch.object(tfrecords, "scan", wraps=tfrecords.scan) as scan,
+        index_files.reading_from(folder),
+      ):
+        input_fn = InputFn(lambda: self.source("again"), resolution=8)
+      self.assertEqual(scan.call_count, expected)
+      self.assertLen(input_fn.source.train, 12)
+      input_fn.save_index(folder)
 
   def test_another_file_format_is_refused(self):
     builder = mock.Mock()

@@ -45,6 +45,12 @@ class DecodeTest(tf.test.TestCase, parameterized.TestCase):
       expected = np.asarray(image)
     got = transforms.decode_image(tf.constant(content), 3)
     self.assertAllEqual(got, expected)
+    if kind == "webp":
+      with self.assertRaisesRegex(tf.errors.OpError, "JPEG, PNG, GIF, BMP"):
+        transforms.decode_image(tf.constant(content), 3, python=False)
+    else:
+      got = transforms.decode_image(tf.constant(content), 3, python=False)
+      self.assertAllEqual(got, expected)
 
   def test_kinds_can_be_mixed_in_a_graph(self):
     contents = [encode("png"), encode("webp", lossless=True)]

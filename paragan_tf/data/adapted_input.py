@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import image_errors
+from paragan_tf.data import image_errors, python_ops
 from paragan_tf.data.batch_shape import is_channels_first
 from paragan_tf.data.sources import Images
 from paragan_tf.types import ImageSpec
@@ -59,6 +59,8 @@ class AdaptedInput:
     shards = params.get("shards", range(total))
     rows = [shard * size + i for shard in shards for i in range(size)]
     data = self._examples(_TRAIN, size * total).repeat()
+    if not params.get("python", True):
+      self._check_no_python(data)
     data = data.batch(size * total, drop_remainder=True)
     data = data.skip(params.get("start_step", 0))
     if rows != list(range(size * total)):
@@ -67,13 +69,27 @@ class AdaptedInput:
       data = data.rebatch(size, drop_remainder=True)
     return data.map(self._normalize).prefetch(tf.data.AUTOTUNE)
 
-  def find_failure(self) -> Optional[str]:
+  def _check_no_python(self, data: tf.data.Dataset) -> None:
+    found = python_ops.find(data)
+    if found:
+      raise ValueError(
+        f"`{self.name}` must consist of TensorFlow's ops to feed a TPU, whose "
+        f"hosts do not run your Python, got {', '.join(sorted(found))} from "
+        "`from_generator`, `numpy_function` or `py_function`: write TFRecords "
+        "and read them with `tf.data.TFRecordDataset`."
+      )
+
+  def find_failure(self, step: int = 0) -> Optional[str]:
     """Returns `None`: only the user's code knows the reason."""
+    del step
     return None
 
   def meter(self) -> Dict[str, float]:
     """Returns nothing: the user's pipeline is not measured."""
     return {}
+
+  def save_index(self, folder: str) -> None:
+    """Saves nothing: there is no index."""
 
   def check_heldout(self) -> None:
     """Raises a `ValueError` if a split has fewer than two images.
@@ -182,4 +198,5 @@ class AdaptedInput:
 
 def _is_heldout(image: tf.Tensor) -> tf.Tensor:
   pixels = tf.io.serialize_tensor(image)
-  return tf.strings.to_hash_bucket_fast(pixels, _ONE_IN) == 0
+  # Not `==`, which compares identities in graphs of TPUEstimator.
+  return tf.equal(tf.strings.to_hash_bucket_fast(pixels, _ONE_IN), 0)

@@ -1,6 +1,7 @@
 """Images that stay encoded in files, read in blocks during the run."""
 
 import dataclasses
+import os
 import sys
 import threading
 from typing import (
@@ -8,6 +9,7 @@ from typing import (
   Dict,
   Iterator,
   Mapping,
+  NamedTuple,
   Optional,
   Tuple,
 )
@@ -23,6 +25,21 @@ from paragan_tf.data.order import Order
 from paragan_tf.data.prefetch_buffer import Request
 
 WHOLE = -1  # The size of an image that is a whole file.
+_READERS = ("threads", "graph")
+
+
+class ReadAhead(NamedTuple):
+  """How far a pipeline of `tf.data` ops reads ahead.
+
+  Attributes:
+    num_readers: Concurrent reads, at least one for each lane.
+    depth: Batches to read ahead, rounded up to whole windows.
+    num_decoders: Images that are decoded at the same time.
+  """
+
+  num_readers: int
+  depth: int
+  num_decoders: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +55,8 @@ class EncodedImages:
     channels: Colors of an image.
     parse_fn: Maps bytes `[b]` to encoded images and labels `[b]`, in a graph;
       for records, which hold more than the image.
+    ordinal: Numbers of the records in their files, from any number on, shape
+      `[n]`; `None` if there are no records.
   """
 
   paths: Tuple[str, ...]
@@ -47,6 +66,7 @@ class EncodedImages:
   labels: Optional[np.ndarray] = None
   channels: int = 3
   parse_fn: Optional[Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]] = None
+  ordinal: Optional[np.ndarray] = None
 
   def __len__(self) -> int:
     return len(self.path_index)
@@ -54,12 +74,14 @@ class EncodedImages:
   def select(self, rows: np.ndarray) -> "EncodedImages":
     """Returns the images of some rows."""
     labels = None if self.labels is None else self.labels[rows]
+    ordinal = None if self.ordinal is None else self.ordinal[rows]
     return dataclasses.replace(
       self,
       path_index=self.path_index[rows],
       start=self.start[rows],
       size=self.size[rows],
       labels=labels,
+      ordinal=ordinal,
     )
 
   def with_labels(self, labels: np.ndarray) -> "EncodedImages":
@@ -101,6 +123,11 @@ class Streaming:
       at `min_readers` and `min_depth`.
     min_readers: Minimum number of concurrent reads.
     min_depth: Minimum number of batches to read ahead.
+    reader: What reads: Python "threads", which adapt; or "graph", TensorFlow's
+      ops alone, with `min_readers` and `min_depth`, without a cache. TPUs are
+      always fed by ops.
+    num_decoders: Images to decode at the same time; by default the number of
+      cores.
   """
 
   window: int = 4096
@@ -113,6 +140,8 @@ class Streaming:
   adaptive: bool = True
   min_readers: int = 4
   min_depth: int = 16
+  reader: str = "threads"
+  num_decoders: Optional[int] = None
 
   def __post_init__(self):
     for name in ("window", "num_lanes", "block_bytes", "max_bytes"):
@@ -124,6 +153,15 @@ class Streaming:
       raise ValueError(
         f"`Streaming.cache_bytes` must be 0 or more, got {self.cache_bytes}."
       )
+    if self.reader not in _READERS:
+      raise ValueError(
+        f"`Streaming.reader` must be one of {list(_READERS)}, got "
+        f"{self.reader!r}."
+      )
+    if self.num_decoders is not None and self.num_decoders < 1:
+      raise ValueError(
+        f"`Streaming.num_decoders` must be at least 1, got {self.num_decoders}."
+      )
     _ = self.bounds  # Checks them.
 
   @property
@@ -134,6 +172,12 @@ class Streaming:
       Plan(self.max_readers, self.max_depth),
       self.max_bytes,
     )
+
+  @property
+  def read_ahead(self) -> ReadAhead:
+    """Returns how far `tf.data` ops read ahead."""
+    num_decoders = self.num_decoders or os.cpu_count() or 1
+    return ReadAhead(self.min_readers, self.min_depth, num_decoders)
 
 
 class BlockReader:

@@ -11,10 +11,12 @@ from paragan_tf.data.encoded import WHOLE, BlockReader
 _REMEDY = "the run resumes from its last checkpoint"
 
 
-def find_decode_error(content: bytes) -> Optional[str]:
+def find_decode_error(
+  content: bytes, channels: int = 3, python: bool = True
+) -> Optional[str]:
   """Returns why bytes cannot be decoded, or `None` if they can."""
   try:
-    transforms.decode_image(tf.constant(content), 3)
+    transforms.decode_image(tf.constant(content), channels, python)
   except (tf.errors.OpError, OSError, ValueError, SyntaxError) as e:
     return f"cannot be decoded: {reading.clean_message(e).rstrip('.')}"
   return None
@@ -34,11 +36,13 @@ class ImageChecker:
   """Reads and decodes single images of a set, as a run would.
 
   Called with a row, it returns the error of that image, with the file's name.
+  Without `python`, images must be decoded by TensorFlow's ops alone.
   """
 
-  def __init__(self, blocks: BlockReader, num_classes: int):
+  def __init__(self, blocks: BlockReader, num_classes: int, python=True):
     self._blocks = blocks
     self._num_classes = num_classes
+    self._python = python
     self._cached: Dict[int, bytes] = {}
 
   def __call__(self, row: int) -> Optional[str]:
@@ -64,7 +68,7 @@ class ImageChecker:
           f"{_REMEDY}."
         )
       content = encoded
-    error = find_decode_error(content)
+    error = find_decode_error(content, images.channels, self._python)
     if error is None:
       return None
     return f"{self._describe(row)} {error}; mend or remove it: {_REMEDY}."

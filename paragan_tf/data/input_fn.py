@@ -13,7 +13,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import sources
+from paragan_tf.data import index_files, sources
 from paragan_tf.data.batch_shard import BatchShard
 from paragan_tf.data.encoded import EncodedImages, Streaming
 from paragan_tf.data.memory import InMemorySet
@@ -29,7 +29,8 @@ class InputFn:
   """Gives each replica its shard of every global batch.
 
   Called with `params` as in Estimator; its keys are the fields of
-  `BatchShard`, all optional but `batch_size`.
+  `BatchShard`, all optional but `batch_size`; and `python`, whether the
+  pipeline may call Python, which hosts of a TPU cannot.
 
   Args:
     source: Where images come from: a function, or a text like 'folder:PATH',
@@ -67,7 +68,8 @@ class InputFn:
         "`source` must be a text as 'folder:PATH', or a function as "
         f"@sources.fashion, got {source!r}."
       )
-    found = sources.from_text(source) if isinstance(source, str) else source()
+    with index_files.recording() as self._scans:
+      found = sources.from_text(source) if isinstance(source, str) else source()
     if only_labels is not None:
       found = sources.select_classes(found, only_labels)
     if conditional and not found.label_names:
@@ -121,9 +123,13 @@ class InputFn:
     """The number of training images."""
     return len(self._train)
 
-  def find_failure(self) -> Optional[str]:
-    """Returns why the input ended, `None` if images are not the reason."""
-    failures = (x.find_failure() for x in self._sets)
+  def find_failure(self, step: int = 0) -> Optional[str]:
+    """Returns why the input ended, `None` if images are not the reason.
+
+    Args:
+      step: Steps that were completed.
+    """
+    failures = (x.find_failure(step) for x in self._sets)
     return next(filter(None, failures), None)
 
   def meter(self) -> Dict[str, float]:
@@ -144,10 +150,11 @@ class InputFn:
       list(params.get("shards", range(total))),
       params.get("start_step", 0),
     )
+    python = params.get("python", True)
     if self.by_label and total > 1:
-      batches = self._dataset_by_label(shard)
+      batches = self._dataset_by_label(shard, python)
     else:
-      batches = self._train.dataset(shard, self._finish)
+      batches = self._train.dataset(shard, self._finish, python)
     # Otherwise a strategy checks at every step whether any replica has data.
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
@@ -162,6 +169,10 @@ class InputFn:
     options.experimental_optimization.apply_default_optimizations = False
     return batches.with_options(options)
 
+  def save_index(self, folder: str) -> None:
+    """Saves what was found in TFRecord files for the run's next start."""
+    index_files.save(folder, self._scans)
+
   def check_shards(self, num_shards: int) -> None:
     """Raises a `ValueError` if a shard would have no images."""
     if not self.by_label:
@@ -174,7 +185,9 @@ class InputFn:
         f"{num_shards}: take fewer replicas, or `by_label = False`."
       )
 
-  def _dataset_by_label(self, shard: BatchShard) -> tf.data.Dataset:
+  def _dataset_by_label(
+    self, shard: BatchShard, python: bool
+  ) -> tf.data.Dataset:
     """Returns batches of each shard's own classes, in turn."""
     self.check_shards(shard.num_shards)
     shards = np.asarray(self.source.train.labels) % shard.num_shards
@@ -182,7 +195,7 @@ class InputFn:
     single = BatchShard(shard.batch_size, 1, [0], shard.start_step)
     sets = [self._make_set(self.source.train.select(x)) for x in rows]
     self._sets = [self._train, *sets]
-    datasets = [x.dataset(single, self._finish) for x in sets]
+    datasets = [x.dataset(single, self._finish, python) for x in sets]
     indices = tf.data.Dataset.range(len(datasets)).repeat()
     return tf.data.Dataset.choose_from_datasets(datasets, indices)
 

@@ -29,8 +29,11 @@ class InMemorySet:
   def __len__(self) -> int:
     return len(self._pixels)
 
-  def dataset(self, shard: BatchShard, finish: FinishFn) -> tf.data.Dataset:
+  def dataset(
+    self, shard: BatchShard, finish: FinishFn, python: bool = True
+  ) -> tf.data.Dataset:
     """Returns `finish(images, labels, positions)`, endlessly."""
+    del python  # It never calls Python.
     size, total = shard.batch_size, shard.num_shards
     # Counted here, because a graph does not know the length of a tensor.
     local, shards = len(shard.shards), tf.constant(shard.shards, tf.int64)
@@ -58,8 +61,9 @@ class InMemorySet:
     labels = None if self._labels is None else self._labels[rows]
     return Images(self._pixels[rows], labels)
 
-  def find_failure(self) -> Optional[str]:
+  def find_failure(self, step: int = 0) -> Optional[str]:
     """Returns `None`: memory does not fail."""
+    del step
     return None
 
   def meter(self) -> Dict[str, float]:

@@ -14,13 +14,16 @@ _MAX_IMAGES, _MAX_HELDOUT = 64, 8  # To check.
 _ROUNDING = 1e-3
 
 
-def check(input_fn: Any, images_per_step: int, num_shards: int = 1) -> None:
+def check(
+  input_fn: Any, images_per_step: int, num_shards: int = 1, python: bool = True
+) -> None:
   """Raises a `ValueError` if training could not work on this input.
 
   Args:
     input_fn: An `InputFn` or `AdaptedInput`.
     images_per_step: Real images that one step takes, over all replicas.
     num_shards: Number of shards of the global batch.
+    python: Whether the pipeline may call Python.
   """
   count = input_fn.num_images
   if count is not None and count < images_per_step:
@@ -39,7 +42,8 @@ def check(input_fn: Any, images_per_step: int, num_shards: int = 1) -> None:
   if hasattr(input_fn, "check_heldout"):
     with _raise_value_errors(input_fn):
       input_fn.check_heldout()
-  data = input_fn({"batch_size": min(images_per_step, _MAX_IMAGES)})
+  size = min(images_per_step, _MAX_IMAGES)
+  data = input_fn({"batch_size": size, "python": python})
   check_batch(input_fn.name, read_first(input_fn, data), input_fn.spec)
 
 

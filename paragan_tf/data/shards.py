@@ -23,7 +23,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data.tfrecords import scan
+from paragan_tf.data.index_files import scan
 
 _MANIFEST, _INDEX = "manifest.json", "index.npz"
 _VERSION = 1

@@ -19,6 +19,7 @@ import tensorflow as tf
 from paragan_tf.data import arrays, shards, tfds_sets
 from paragan_tf.data.encoded import EncodedImages
 from paragan_tf.data.folder import list_images
+from paragan_tf.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
 
 _NUM_HELDOUT = 2000
 
@@ -290,7 +291,18 @@ def _encoded_images(
     index.labels if has_labels else None,
     channels,
     parse,
+    _number_records(index),
   )
+
+
+def _number_records(index: shards.Index) -> Optional[np.ndarray]:
+  """Returns the number of each record, `None` if the index skips some."""
+  is_next = index.offset[1:] == index.offset[:-1] + index.size[:-1] + (
+    HEADER_BYTES + FOOTER_BYTES
+  )
+  if not np.all(is_next | (np.diff(index.shard) != 0)):
+    return None
+  return np.arange(len(index.shard))
 
 
 def _sample_rows(n: int, count: int) -> np.ndarray:

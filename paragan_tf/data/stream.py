@@ -1,21 +1,28 @@
 """Batches of an encoded set: read ahead, cut, decode, batch.
 
-PrefetchBuffer(blocks) -> generator of bytes -> decode, in parallel -> batches
+    threads: PrefetchBuffer(blocks) -> generator of bytes -+
+                                                           |-> decode -> batches
+    graph:   GraphReader -> dataset of bytes --------------+
 
-The generator yields several batches at once if they are ready: each switch
-between Python and TensorFlow takes as long as to decode an image or two.
+Both give the same batches. The generator yields several batches at once if they
+are ready: each switch between Python and TensorFlow takes as long as to decode
+an image or two.
 """
 
 import collections
 import functools
-import os
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import image_errors, prefetch_buffer, reading
+from paragan_tf.data import (
+  graph_stream,
+  image_errors,
+  prefetch_buffer,
+  reading,
+)
 from paragan_tf.data.batch_shard import BatchShard, FinishFn
 from paragan_tf.data.encoded import (
   BlockReader,
@@ -36,6 +43,10 @@ class Stream:
 
   If labels are in the records, a label that is no class id ends the stream with
   an error; with `num_classes` 0, labels are not checked.
+
+  Attributes:
+    read_ahead: How far `tf.data` ops read ahead. A change takes effect when
+      `dataset` is called next, say at the present step.
   """
 
   def __init__(
@@ -58,12 +69,25 @@ class Stream:
     self._recent_rows: Deque[np.ndarray] = collections.deque(maxlen=_NUM_CHUNKS)
     self._blocks = BlockReader(images, streaming)
     self._buffers: List[weakref.ref] = []
+    self._graph_order: Optional[Order] = None  # Of the newest graph, if any.
+    self.read_ahead = streaming.read_ahead
+    if streaming.reader == "graph":
+      graph_stream.check_readable(images)
 
   def __len__(self) -> int:
     return len(self._images)
 
-  def dataset(self, shard: BatchShard, finish: FinishFn) -> tf.data.Dataset:
-    """Returns `finish(images, labels, positions)`, endlessly."""
+  def dataset(
+    self, shard: BatchShard, finish: FinishFn, python: bool = True
+  ) -> tf.data.Dataset:
+    """Returns `finish(images, labels, positions)`, endlessly.
+
+    Args:
+      shard: The shards to return.
+      finish: Makes the elements.
+      python: Whether the pipeline may call Python; a remote host cannot.
+    """
+    python = python and self._streaming.reader == "threads"
     order = Order(
       self._blocks.block_ids,
       shard.batch_size * shard.num_shards,
@@ -71,10 +95,16 @@ class Stream:
       self._streaming.window,
       self._streaming.num_lanes,
     )
-    requests_fn = functools.partial(
-      plan_requests, order, self._blocks.block_ids, shard
-    )
-    return self._decode(requests_fn, shard.batch_size, finish)
+    self._graph_order = None if python else order
+    if python:
+      requests_fn = functools.partial(
+        plan_requests, order, self._blocks.block_ids, shard
+      )
+      encoded = self._generate(requests_fn, shard.batch_size)
+    else:
+      reader = graph_stream.GraphReader(self._images, self._blocks.block_ids)
+      encoded = reader.steps(order, shard, self.read_ahead)
+    return self._decode(encoded, shard.batch_size, finish, python)
 
   def images(self, rows: np.ndarray) -> Images:
     """Returns the images of some rows, decoded, in memory."""
@@ -102,7 +132,8 @@ class Stream:
           (rows, rows), [(0, block)], [int(num_uses[block])]
         )
 
-    elements = self._decode(plan, 1, lambda *image: image)
+    encoded = self._generate(plan, 1)
+    elements = self._decode(encoded, 1, lambda *image: image)
     try:
       pixels, labels, _ = zip(*elements.as_numpy_iterator())
     except tf.errors.OpError as e:
@@ -113,20 +144,45 @@ class Stream:
       np.concatenate(pixels), np.concatenate(labels) if has_labels else None
     )
 
-  def find_failure(self) -> Optional[str]:
+  def find_failure(self, step: int = 0) -> Optional[str]:
     """Returns why the stream ended, `None` if the images are not the reason.
 
     TensorFlow does not name the image that it failed on, so the most recent
     images are checked again.
+
+    Args:
+      step: Steps that were completed. If TensorFlow's ops read, the images of
+        the next step are checked first, then all that are read with them.
     """
-    if self._failure is None and self._recent_rows:
-      rows = np.concatenate(self._recent_rows)[::-1]
-      check = image_errors.ImageChecker(self._blocks, self._num_classes)
+    if self._failure is None:
+      python, rows = self._graph_order is None, self._suspects(step)
+      check = image_errors.ImageChecker(self._blocks, self._num_classes, python)
       self._failure = next(filter(None, map(check, rows)), None)
+      # Ops compare checksums, too.
+      if self._failure is None and not python:
+        self._failure = graph_stream.find_damaged(self._images, rows)
     return self._failure
+
+  def _suspects(self, step: int) -> np.ndarray:
+    """Returns the rows that may have ended the stream, likely ones first."""
+    order = self._graph_order
+    if order is not None:
+      count = order.batch_size + order.window * len(order.lanes)
+      rows = order.rows_from(step * order.batch_size, count)
+      # Sorted, so that a block is read once.
+      parts = np.split(rows, [order.batch_size])
+      return np.concatenate([np.sort(part) for part in parts])
+    if self._recent_rows:
+      return np.concatenate(self._recent_rows)[::-1]
+    return np.zeros([0], np.int64)
 
   def meter(self) -> Dict[str, float]:
     """Returns statistics of the readers for the logs; nothing if none runs."""
+    if self._graph_order is not None:
+      return {
+        "input/readers": self.read_ahead.num_readers,
+        "input/depth": self.read_ahead.depth,
+      }
     last = self.buffer_meter()
     if last is None:
       return {}
@@ -145,21 +201,26 @@ class Stream:
     meters = [buffer.meter() for buffer in buffers if buffer is not None]
     return meters[-1] if meters else None
 
-  def _decode(self, requests_fn, batch_size: int, finish) -> tf.data.Dataset:
+  def _generate(self, requests_fn, batch_size: int) -> tf.data.Dataset:
+    """Returns bytes, labels and positions that Python threads have read."""
     spec = (
       tf.TensorSpec([None], tf.string),
       tf.TensorSpec([None], tf.int32),
       tf.TensorSpec([None], tf.int64),
     )
     max_elements = max(1, _MAX_CHUNK // batch_size)
-    data = tf.data.Dataset.from_generator(
+    return tf.data.Dataset.from_generator(
       lambda: self._payloads(requests_fn(), max_elements), output_signature=spec
     )
-    data = data.map(self._parse).unbatch()
+
+  def _decode(
+    self, encoded: tf.data.Dataset, batch_size: int, finish, python=True
+  ) -> tf.data.Dataset:
+    data = encoded.map(self._parse).unbatch()
     # One by one, because a whole batch would not fit into the core's cache.
     data = data.map(
-      lambda *encoded: finish(*self._decode_image(*encoded)),
-      num_parallel_calls=os.cpu_count(),
+      lambda *image: finish(*self._decode_image(*image, python=python)),
+      num_parallel_calls=self.read_ahead.num_decoders,
       deterministic=True,
     )
     return data.batch(batch_size, drop_remainder=True)
@@ -204,9 +265,14 @@ class Stream:
         labels = image_errors.assert_labels(parsed_labels, self._num_classes)
     return encoded, labels, positions
 
-  def _decode_image(self, encoded, label, position):
+  def _decode_image(self, encoded, label, position, *, python: bool):
     image = self._transform.decode(
-      encoded, self._resolution, self._images.channels, self._seed, position
+      encoded,
+      self._resolution,
+      self._images.channels,
+      self._seed,
+      position,
+      python,
     )
     return image, label, position
 

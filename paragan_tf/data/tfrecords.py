@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 _HEADER = struct.Struct("<QI")
-_FOOTER_BYTES = 4
+HEADER_BYTES, FOOTER_BYTES = _HEADER.size, 4
 _BLOCK_BYTES = 1 << 24
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x9c": "zlib", b"\x28\xb5": "zstd"}
 
@@ -32,7 +32,7 @@ def scan(paths: Sequence[str]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
   starts, sizes = np.concatenate([empty, *files], 1)
   counts = [file.shape[1] for file in files]
   shard = np.repeat(np.arange(len(files), dtype=np.int32), counts)
-  return shard, starts + _HEADER.size, sizes
+  return shard, starts + HEADER_BYTES, sizes
 
 
 def _scan_file(path: str) -> np.ndarray:
@@ -64,8 +64,8 @@ def _walk(
   starts: List[int] = []
   lengths: List[int] = []
   checksums: List[int] = []
-  beyond = _HEADER.size + _FOOTER_BYTES
-  position, last, unpack = 0, len(block) - _HEADER.size, _HEADER.unpack_from
+  beyond = HEADER_BYTES + FOOTER_BYTES
+  position, last, unpack = 0, len(block) - HEADER_BYTES, _HEADER.unpack_from
   # This loop determines the speed, so checksums are compared later, at once.
   while position <= last:
     length, checksum = unpack(block, position)

@@ -53,10 +53,16 @@ class Transform:
     return f"{crop}, {self.resize}"
 
   def decode(
-    self, encoded: tf.Tensor, resolution: int, channels: int, seed, position
+    self,
+    encoded: tf.Tensor,
+    resolution: int,
+    channels: int,
+    seed,
+    position,
+    python: bool = True,
   ) -> tf.Tensor:
-    """Decodes, crops and resizes one image to uint8."""
-    image = decode_image(encoded, channels)
+    """Decodes, crops and resizes one image to uint8; see `decode_image`."""
+    image = decode_image(encoded, channels, python)
     size = [resolution, resolution]
 
     def fit(image):
@@ -131,8 +137,13 @@ def _uniform(shape, seed: int, position: tf.Tensor, purpose: int) -> tf.Tensor:
   return tf.random.stateless_uniform(shape, seeds)
 
 
-def decode_image(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-  """Decodes JPEG, PNG, WebP, BMP or GIF bytes to uint8 `[h, w, channels]`."""
+def decode_image(
+  encoded: tf.Tensor, channels: int, python: bool = True
+) -> tf.Tensor:
+  """Decodes JPEG, PNG, WebP, BMP or GIF bytes to uint8 `[h, w, channels]`.
+
+  Without `python`, by TensorFlow's ops alone: neither WebP nor some BMP.
+  """
 
   def decode_common(encoded):
     # PNG, too. Exact as in Pillow; the default is off by up to 7.
@@ -161,7 +172,8 @@ def decode_image(encoded: tf.Tensor, channels: int) -> tf.Tensor:
 
   first = tf.strings.substr(encoded, 0, 1)
   is_rare = tf.reduce_all(tf.not_equal(first, [b"\xff", b"\x89"]))
-  image = _cond_rare(is_rare, encoded, decode_common, decode_rare)
+  rare_fn = decode_rare if python else decode_other
+  image = _cond_rare(is_rare, encoded, decode_common, rare_fn)
   image.set_shape([None, None, channels])
   return image
 
