@@ -76,17 +76,29 @@ def build(strategy, scheme="all_reduce", more=(), net="linear"):
   return rehearsal.build(wanted, strategy)
 
 
-def trace(experiment):
-  """Returns the traced program of the inner loop."""
-  strategy = experiment.strategy
-  inner = loop.InnerLoop(
-    strategy, experiment.step, None, experiment.images_per_step
+def make_loop(experiment):
+  """Returns the inner loop, on batches of zeros."""
+  return loop.InnerLoop(
+    experiment.strategy,
+    experiment.step,
+    _Batches(experiment),
+    experiment.images_per_step,
   )
-  with strategy.scope():
-    batches = _Batches(experiment)
+
+
+def trace(experiment):
+  """Returns the traced program of whole cycles of the inner loop."""
+  inner = make_loop(experiment)
+  phases = tuple(range(experiment.step.cycle))
+  with experiment.strategy.scope():
     return tf.function(
-      lambda num: inner._cycles(batches, num), autograph=False
-    ).get_concrete_function(tf.TensorSpec([], tf.int32))
+      lambda num, is_last: inner._run_phases(
+        _Batches(experiment), num, phases, is_last
+      ),
+      autograph=False,
+    ).get_concrete_function(
+      tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool)
+    )
 
 
 class TpuStrategyTest(tf.test.TestCase, parameterized.TestCase):
@@ -120,8 +132,15 @@ class TpuStrategyTest(tf.test.TestCase, parameterized.TestCase):
     experiment = build(self.strategy, scheme, more)
     program = trace(experiment)
     self.assert_messages(program.graph, messages)
-    sums, _ = program.structured_outputs
-    self.assertEqual(sums.shape, [len(experiment.step.log_names)])
+    # The seconds of waiting; logs stay on the cores.
+    self.assertEqual(program.structured_outputs.shape, [])
+
+  def test_the_logs_of_all_cores_are_one_message_for_a_call(self):
+    experiment = build(self.strategy)
+    fetched = make_loop(experiment)._fetch.get_concrete_function()
+    self.assert_messages(fetched.graph, {SUM: 1})
+    num_logs = len(experiment.step.log_names)
+    self.assertEqual(fetched.structured_outputs.shape, [num_logs])
 
   @pytest.mark.soak
   def test_every_schedule_exchange_and_precision_is_traced(self):
@@ -192,15 +211,24 @@ class TpuStrategyTest(tf.test.TestCase, parameterized.TestCase):
     # Three norms, each with two moments, forward and backward.
     self.assertEqual([n - counts[0] for n in counts], [0, 12, 12])
 
-  def test_a_checkpoint_has_the_values_of_all_cores(self):
-    experiment = build(self.strategy, "paragan")
-    found = entries.make_entries(
-      experiment.step, self.strategy, experiment.processes
-    )
-    self.assertLen(found, len(experiment.step.variables))
-    for entry in found:
-      self.assertLen(entry.copies, NUM)
-      self.assertEqual(entry.num_replicas, NUM)
+  def test_a_checkpoint_has_one_value_of_what_cores_agree_on(self):
+    more = ["g/experiment.player.optimizer = @optimizers.Adam"]
+    more += ["d/experiment.player.optimizer = @optimizers.Adam"]
+    experiment = build(self.strategy, "paragan", more)
+    args = experiment.step, self.strategy, experiment.processes
+    state = entries.StepState(*args)
+    found = {entry.name: entry for entry in state.entries}
+    for who in "gd":
+      weight = f"{who}/linear/weight/w"
+      self.assertTrue(found[weight].agrees)
+      self.assertLen(found[weight].copies, NUM)
+      # Moments are on the cores that train the player.
+      moment = found[f"{who}_optimizer/{weight}/m"]
+      self.assertTrue(moment.agrees)
+      self.assertEqual(moment.replicas, tuple(range("gd".index(who), NUM, 2)))
+    averaged = state._average.get_concrete_function()
+    num = 2 * 2 * 2 + len(experiment.step.ema.twin.variables)
+    self.assert_messages(averaged.graph, {SUM: num})
 
   def test_a_message_in_a_branch_is_found(self):
     @tf.function(autograph=False)
