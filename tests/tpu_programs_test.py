@@ -141,6 +141,7 @@ class UncountedTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
     ("nowhere", {}, 0),
+    ("kernels", {"g": "tpu_custom_call"}, 0),
     ("in_all", {"g": "Cholesky", "turn": "X64Combine", "idle": "Other"}, 1),
     ("in_one", {"g": "Cholesky"}, None),
     ("in_two", {"g": "Cholesky", "turn": "X64Combine"}, None),

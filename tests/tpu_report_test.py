@@ -221,6 +221,13 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIsNone(row.seconds)
     self.assertRegex(row.seconds_reason, "branches of a conditional .*differ")
 
+  def test_kernels_without_cycles_are_told(self):
+    row = self.read(TEXT.replace("X64SplitLow", "tpu_custom_call"))
+    self.assertEqual(row.num_kernels, 1)
+    report = figures.Report("v3:2x2", "tpu_v3", [row])
+    self.assertIn("1 of them, such as attention, have no cycles", report.text())
+    self.assertEqual(self.read(TEXT).num_kernels, 0)
+
   def test_a_program_without_estimates_has_no_share_of_the_peak(self):
     row = self.read(TEXT.replace("estimated_cycles", "other"))
     self.assertEqual((row.seconds_by_cycles, row.mxu), (0.0, 0.0))

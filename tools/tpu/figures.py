@@ -230,6 +230,11 @@ class Report:
           f"Loops, {name}: {r.num_loops} of them run a number of times that is "
           "not known, and count once."
         )
+      if r.num_kernels:
+        found.append(
+          f"Kernels, {name}: {r.num_kernels} of them, such as attention, have "
+          "no cycles and are missing in the time by cycles."
+        )
     return found
 
   def format_verdict(self, r: Row) -> str:

@@ -24,8 +24,9 @@ _VIEWS = {"parameter", "bitcast", "get-tuple-element", "tuple", "constant"}
 # Custom calls outside of fusions that the compiler's cost model knows. It
 # counts minus one second for any other, as `X64SplitLow` and `X64Combine`,
 # halves of a 64-bit count, and `ConcatBitcast`, weights fetched in slices. Seen
-# by compiling small programs with each for v2 to v6e.
-_KNOWN_CALLS = {"AllocateBuffer", "TopK", "PartialReduce"}
+# by compiling small programs with each for v2 to v6e; `tpu_custom_call`, the
+# attention of BigGAN on v5e, by that run's step.
+_KNOWN_CALLS = {"AllocateBuffer", "PartialReduce", "TopK", "tpu_custom_call"}
 
 PRODUCTS = "convolutions and products"
 COLLECTIVES = "collectives"
@@ -109,6 +110,15 @@ def count_unknown_loops(program: Program) -> int:
     operation.kind == "while"
     and hlo.count_turns(program, name, operation) is None
     for name, operation in hlo.list_operations(program)
+  )
+
+
+def count_kernels(program: Program) -> int:
+  """Returns how many kernels, as of attention, have no estimate of cycles."""
+  return sum(
+    'custom_call_target="tpu_custom_call"' in operation.text
+    and not operation.cycles
+    for _, operation in hlo.list_operations(program)
   )
 
 

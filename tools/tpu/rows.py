@@ -34,6 +34,7 @@ class Row(NamedTuple):
     seconds_reason: Why there are no `seconds`.
     cycles: The cycles of each of `programs.GROUPS`.
     num_loops: Loops whose number of turns is not known, which count once.
+    num_kernels: Kernels without cycles, which `seconds_by_cycles` leaves out.
   """
 
   name: str
@@ -52,6 +53,7 @@ class Row(NamedTuple):
   seconds_reason: Optional[str] = None
   cycles: Mapping[str, int] = types.MappingProxyType({})
   num_loops: int = 0
+  num_kernels: int = 0
 
 
 def get_profiles() -> Dict[str, Any]:
@@ -86,6 +88,7 @@ def read_row(
     seconds_rounding=_find_rounding(program, stats["optimal_seconds"]),
     cycles=cycles,
     num_loops=programs.count_unknown_loops(program),
+    num_kernels=programs.count_kernels(program),
   )
   return _add_seconds(row, programs.count_uncounted(program), profile)
 
