@@ -25,6 +25,7 @@ from paragan_tf.evaluation import Evaluation
 from paragan_tf.game import losses
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
+from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
@@ -53,20 +54,25 @@ def player(
 ) -> Player:
   """Makes one player, G or D by the gin scope `g/` or `d/`.
 
-  `precision` is that of activations and products: `float32`, `bfloat16`, or
-  `auto`, the fastest precision of the hardware that trains well.
+  `precision` is that of activations and products: `float32`, `bfloat16`,
+  `float16` with a loss scale, or `auto`, the fastest precision of the hardware
+  that trains well.
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
   layout = hardware.resolve_layout()
+  if precision == "auto":
+    precision = layout.precision
+  checks.check_precision(precision)
   return Player(
-    _set_precision(net(spec=spec, seed=seed, name=name), layout, precision),
+    in_precision(net(spec=spec, seed=seed, name=name), precision),
     optimizer(name=f"{name}_optimizer"),
     exchange(name=f"{name}_exchange"),
     clip_norm,
     regularizer,
     tuple(penalties),
     layout.one_pass,
+    LossScale(name=f"{name}_loss_scale") if precision == "float16" else None,
   )
 
 
@@ -127,7 +133,12 @@ class Experiment:
       count: The variable that counts the steps, if there is one already.
     """
     g, d = self._player("g", "g"), self._player("d", "d")
+    if d.loss_scale and not g.loss_scale:  # G's gradients come through D.
+      with gin.config_scope("g"):
+        g = g._replace(loss_scale=LossScale(name="g_loss_scale"))
     for who, side in (("g", g), ("d", d)):
+      if side.loss_scale:
+        checks.check_loss_scale(side.exchange, who)
       check(side.penalties, who)
       checks.check_classes(side.penalties, who, d.net)
     return Step(
@@ -303,14 +314,6 @@ class Experiment:
         f"{side.exchange.summary()}"
       )
     return "\n".join(lines)
-
-
-def _set_precision(
-  net: Net, layout: hardware.ResolvedLayout, precision: str
-) -> Net:
-  if precision == "auto":
-    precision = layout.precision
-  return in_precision(net, precision)
 
 
 def _kind(net: Net) -> str:

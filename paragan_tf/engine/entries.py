@@ -47,6 +47,8 @@ def _own(step: Step) -> Dict[str, Optional[str]]:
     if exchange.replicas_agree:
       continue
     modules = [player.net, player.optimizer, exchange]
+    if player.loss_scale is not None:
+      modules.append(player.loss_scale)
     if name == "g":
       modules.append(step.ema.twin)
     rule = "mean" if exchange.mean_is_model else None

@@ -45,12 +45,15 @@ class Contribution(NamedTuple):
     weight: Of this replica in means; `None` if all replicas count the same.
     trains: Whether it trains the player, a Python bool where that is known.
     damping: Multiplies the learning rate.
+    finite: Whether gradients are finite after the exchange; if not, nothing is
+      updated.
   """
 
   move: turns.Move
   weight: Optional[collectives.Weight] = None
   trains: Union[bool, tf.Tensor] = True
   damping: Union[float, tf.Tensor] = 1.0
+  finite: Union[bool, tf.Tensor] = True
 
 
 Contributions = Mapping[str, Contribution]
@@ -83,6 +86,7 @@ class Game(NamedTuple):
     self, who: str, phase: int, count: tf.Tensor, index: int = 0
   ) -> turns.LossTerms:
     """Returns what a player's loss has beside the game's in one round."""
+    loss_scale = self.players[who].loss_scale
     return turns.LossTerms(
       [x for x in self.players[who].penalties if x.due(phase)],
       self.augment,
@@ -90,6 +94,7 @@ class Game(NamedTuple):
       self.seed + _ROUND * index,
       count,
       self.players["d"].one_pass,
+      loss_scale and loss_scale.value(),
     )
 
   def z(

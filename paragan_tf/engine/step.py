@@ -15,6 +15,7 @@ Pseudo-code:
 `engine/placement.py` says which player a replica trains.
 """
 
+import functools
 import math
 from typing import Dict, List, Mapping, Optional, Sequence, Union
 
@@ -68,6 +69,8 @@ class Step(tf.Module):
     for player in (g, d):
       player.optimizer.init(player.weights)
       player.exchange.init(player.weights, seed)
+      if player.loss_scale is not None:
+        player.loss_scale.init()
     ema.follow(g.weights, g.base)
 
   @property
@@ -106,6 +109,8 @@ class Step(tf.Module):
     names = [f"{who}/{what}" for who in "dg" for what in _LOGGED]
     names += ["exchange/bytes", "exchange/bytes_received"]
     names += self.placement.log_names
+    scaled = (who for who, p in self.players.items() if p.loss_scale)
+    names += [f"{who}/loss_scale" for who in scaled]
     turns = {tuple(sorted(t)) for r in self.schedule.rounds for t in r}
     for turn in turns:
       for group in self._fuse(turn):
@@ -157,7 +162,7 @@ class Step(tf.Module):
     grads: Dict[str, List[tf.Tensor]] = {}
     for group in groups:
       grads.update(self._before_update(group, turn, phase))
-    logs: Logs = {}
+    turn, grads, logs = self._unscale(turn, grads)
     updates: Dict[str, List[tf.Tensor]] = {}
     for who, part in turn.items():
       with self.placement.device(who):
@@ -165,10 +170,25 @@ class Step(tf.Module):
         logs.update(self._apply(who, part, grads[who], updates[who], phase))
     for group in groups:
       logs.update(self._after_update(group, turn, phase))
-    for who in turn:
+    for who, part in turn.items():
       with self.placement.device(who):
-        self.players[who].look_ahead(updates[who])
+        look_ahead = functools.partial(
+          self.players[who].look_ahead, updates[who]
+        )
+        _if(part.finite, look_ahead, lambda: None)
     return logs
+
+  def _unscale(self, turn: Contributions, grads):
+    """Divides gradients by loss scales; notes which may not be applied."""
+    noted, unscaled, logs = {}, {}, {}
+    for who, part in turn.items():
+      player = self.players[who]
+      if player.loss_scale is not None:
+        weight = 1.0 if part.weight is None else part.weight
+        logs[f"{who}/loss_scale"] = weight * player.loss_scale.value()
+      unscaled[who], finite = player.unscale(grads[who], part.trains)
+      noted[who] = part._replace(finite=finite)
+    return noted, unscaled, logs
 
   def _adapt(self, turn: Contributions, count: tf.Tensor) -> None:
     """Lets penalties and the augmentation adapt to D's scores."""
@@ -263,7 +283,10 @@ def _log_name(group: Sequence[str], name: str) -> str:
 
 def _is_updated(player: Player, part: Contribution) -> Union[bool, tf.Tensor]:
   # Where gradients are shared, all replicas update, so that all stay equal.
-  return player.exchange.replicas_agree or part.trains
+  updates = player.exchange.replicas_agree or part.trains
+  if part.finite is True or updates is False:
+    return updates
+  return part.finite if updates is True else updates & part.finite
 
 
 def _if(condition, do, do_not):
