@@ -69,6 +69,26 @@ def check_loss_scale(exchange: Exchange, who: str) -> None:
     )
 
 
+def check_jit_compile(nets: Mapping[str, Net], who: str) -> None:
+  """Raises an error if a player's gradients cannot be compiled by themselves.
+
+  Replicas cannot communicate inside of a compiled function.
+  """
+  if collectives.device_kind() == "tpu":
+    raise ValueError(
+      f"`jit_compile` of `{who}` must be False on a TPU, where all of the step "
+      "is compiled, got True."
+    )
+  num = collectives.num_replicas()
+  for name, net in nets.items():
+    if num > 1 and any(norm.group_size != 1 for norm in batch_norms(net)):
+      raise ValueError(
+        f"`jit_compile` of `{who}` must be False where norms communicate, and "
+        f"norms of `{name}` average moments over replicas: set it to False, or "
+        "`norms.BatchNorm.group_size = 1`."
+      )
+
+
 def check_role_split(
   schedule: Schedule, nets: Mapping[str, Net], exchanges: Mapping[str, Exchange]
 ) -> None:

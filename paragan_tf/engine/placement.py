@@ -97,6 +97,19 @@ class Game(NamedTuple):
       loss_scale and loss_scale.value(),
     )
 
+  def draw(self, batch: Batch, mode: Mode) -> turns.Fakes:
+    """Returns G's fakes; `Mode.TRAIN` if G is to be trained on them."""
+    return turns.draw(self.net("g"), batch, mode, self.players["g"].compute)
+
+  def move(
+    self, who: str, fakes: turns.Fakes, batch: Batch, terms: turns.LossTerms
+  ) -> turns.Move:
+    """Returns a player's move."""
+    loss_fn = self.loss_at(terms.step)
+    return self.players[who].compute(
+      lambda: MOVES[who](fakes, self.net("d"), batch, loss_fn, terms)
+    )
+
   def z(
     self, size: int, count: tf.Tensor, purpose: str, shard=None
   ) -> tf.Tensor:
@@ -164,14 +177,12 @@ class CoLocated(Placement):
   def _play_round(self, game, round_turns, batch, phase, count, index):
     """Yields all turns on one batch of real images and one of fakes."""
     mode = Mode.TRAIN if moves("g", round_turns) else Mode.FROZEN
-    fakes = turns.draw(game.net("g"), batch, mode)
-    d, loss_fn = game.net("d"), game.loss_at(count)
+    fakes = game.draw(batch, mode)
     for turn in round_turns:
       contributions = {}
       for who in turn:
         terms = game.terms(who, phase, count, index)
-        move = MOVES[who](fakes, d, batch, loss_fn, terms)
-        contributions[who] = Contribution(move)
+        contributions[who] = Contribution(game.move(who, fakes, batch, terms))
       yield contributions, {}
 
   def _g_batch(self, batch: Batch) -> Batch:

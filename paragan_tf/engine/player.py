@@ -1,6 +1,15 @@
 """A player: a net, its optimizer and its exchange, on one replica."""
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+  Any,
+  Callable,
+  List,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import tensorflow as tf
 
@@ -24,6 +33,7 @@ class Player(NamedTuple):
     penalties: Functions of D's outputs that are added to its loss.
     one_pass: Whether it scores real and fake images in one pass, if it is D.
     loss_scale: What its loss is multiplied by, where float16 needs that.
+    jit_compile: Whether XLA compiles the computation of its gradients.
   """
 
   net: Net
@@ -34,6 +44,7 @@ class Player(NamedTuple):
   penalties: Tuple[Penalty, ...] = ()
   one_pass: bool = True
   loss_scale: Optional[LossScale] = None
+  jit_compile: bool = False
 
   @property
   def weights(self) -> List[tf.Variable]:
@@ -56,6 +67,12 @@ class Player(NamedTuple):
     if "slow_weights" in self.exchange.exchanged_state:
       state += self.optimizer.slow_weights
     return state
+
+  def compute(self, fn: Callable[[], Any]) -> Any:
+    """Returns what `fn` returns, compiled by XLA if that is asked for."""
+    if not self.jit_compile:
+      return fn()
+    return tf.function(fn, autograph=False, jit_compile=True)()
 
   def add_regularizer(self, grads: Sequence[tf.Tensor]) -> List[tf.Tensor]:
     """Returns the gradients with that of the regularizer added."""

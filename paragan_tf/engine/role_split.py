@@ -195,10 +195,8 @@ class RoleSplit(Placement):
       turns.repeat_rows(batch.labels, size),
       game.z(size, count, "z0", shard),
     )
-    fakes = turns.draw(game.net("g"), batch, Mode.TRAIN)
-    terms = game.terms("g", phase, count)
-    loss_fn = game.loss_at(count)
-    move = turns.g_move(fakes, game.net("d"), batch, loss_fn, terms)
+    fakes = game.draw(batch, Mode.TRAIN)
+    move = game.move("g", fakes, batch, game.terms("g", phase, count))
     images = tf.stop_gradient(fakes.images)
     return move, make_batch(images, batch.labels, self._sizes.sent)
 
@@ -221,8 +219,7 @@ class RoleSplit(Placement):
     )
     # The codes of cached fakes are gone, so no penalty can draw them again.
     terms = game.terms("d", phase, count)._replace(g=None)
-    loss_fn = game.loss_at(count)
-    move = turns.d_move(fakes, game.net("d"), batch, loss_fn, terms)
+    move = game.move("d", fakes, batch, terms)
     return move, tf.where(born < 0, _no_age(), count - born)
 
   def _receive(self, sent: FakeBatches) -> FakeBatches:

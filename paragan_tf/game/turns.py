@@ -9,7 +9,7 @@ Each player receives the gradient of its own loss only; the opponent does not
 change.
 """
 
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -85,12 +85,24 @@ def repeat_rows(values: Optional[tf.Tensor], size: int) -> Optional[tf.Tensor]:
   return tf.gather(values, tf.range(size) % values.shape[0])
 
 
-def draw(g: Net, batch: Batch, mode: Mode) -> Fakes:
-  """Returns G's fakes; `Mode.TRAIN` if G is to be trained on them."""
+def draw(
+  g: Net,
+  batch: Batch,
+  mode: Mode,
+  compute: Callable[[Callable], Any] = lambda fn: fn(),
+) -> Fakes:
+  """Returns G's fakes.
+
+  Args:
+    g: The net.
+    batch: Its latent codes and class ids.
+    mode: `Mode.TRAIN` if G is to be trained on the fakes.
+    compute: Calls the function that it gets, maybe compiled.
+  """
   weights = g.trainable_variables
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
-    images = g(batch.z, batch.labels, mode)
+    images = compute(lambda: g(batch.z, batch.labels, mode))
   return Fakes(
     images, batch.labels, lambda grad: tape.gradient(images, weights, grad)
   )
