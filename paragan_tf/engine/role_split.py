@@ -26,7 +26,7 @@ from typing import (
 
 import tensorflow as tf
 
-from paragan_tf import collectives
+from paragan_tf import collectives, pairs
 from paragan_tf.engine.placement import Contribution, Game, Placement
 from paragan_tf.game import turns
 from paragan_tf.game.cache import Cache, FakeBatches, Store, make_batch
@@ -229,7 +229,7 @@ class RoleSplit(Placement):
     parts: List[FakeBatches] = []
     for index in range(self._roles.num_sources):
       sources = self._roles.sources(index, self._num)
-      parts.append(FakeBatches(*collectives.receive(sent, sources)))
+      parts.append(FakeBatches(*pairs.receive(sent, sources)))
     if self._roles.num_targets > 1:
       first = self._look_up(self._roles.slice_index) * self._sizes.d
       parts = [
