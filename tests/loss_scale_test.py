@@ -302,6 +302,22 @@ class Float16Test(tf.test.TestCase, parameterized.TestCase):
     for entry in scales:
       self.assertFalse(entry.agrees)
 
+  def test_a_scale_adapts_on_the_replicas_of_its_role(self):
+    more = (*run_test.ASYNC, FLOAT16, *TOO_LARGE)
+    config.load(["gin/runs/fashion.gin"], [*run_test.TINY, *more])
+    made = experiment.Experiment(testing.strategy())
+    logs = made.inner_loop(0)(2)
+    g, d = (made.step.players[who] for who in "gd")
+    scales = [copies(player.loss_scale.scale) for player in (g, d)]
+    self.assertEqual([x == 2.0**20 for x in scales[0]], [False, True] * 2)
+    self.assertEqual([x == 2.0**20 for x in scales[1]], [True, False] * 2)
+    # Replicas of the other role do not even count.
+    for player in (g, d):
+      self.assertEqual(copies(player.loss_scale.good_steps), [0] * M)
+    # What is logged is what the players use: 2^20 in the first of two steps.
+    for who in "gd":
+      self.assertEqual(logs[f"{who}/loss_scale"], 0.75 * 2**20)
+
   def make(self, *more):
     config.load(["gin/runs/fashion.gin"], [*run_test.TINY, *more])
     return experiment.Experiment(tf.distribute.OneDeviceStrategy("/cpu:0"))
