@@ -47,6 +47,48 @@ def check_classes(penalties: Sequence[Penalty], who: str, d: Net) -> None:
     )
 
 
+def check_precision(precision: str) -> None:
+  """Raises an error if the replicas' devices do not have a precision."""
+  if precision == "float16" and collectives.device_kind() == "tpu":
+    raise ValueError(
+      "`precision` must be 'bfloat16' or 'float32' on a TPU, which has no "
+      "float16, got 'float16'."
+    )
+
+
+def check_loss_scale(exchange: Exchange, who: str) -> None:
+  """Raises an error if an exchange cannot skip an update.
+
+  With a loss scale, a replica skips updates whose gradients are not finite.
+  """
+  if type(exchange).average_updates is not Exchange.average_updates:
+    raise ValueError(
+      f"`precision` 'float16' skips updates, and `{type(exchange).__name__}` "
+      f"of `{who}` averages those of all replicas: take 'bfloat16', or "
+      "`AllReduce`, `Periodic` or `Gossip`."
+    )
+
+
+def check_jit_compile(nets: Mapping[str, Net], who: str) -> None:
+  """Raises an error if a player's gradients cannot be compiled by themselves.
+
+  Replicas cannot communicate inside of a compiled function.
+  """
+  if collectives.device_kind() == "tpu":
+    raise ValueError(
+      f"`jit_compile` of `{who}` must be False on a TPU, where all of the step "
+      "is compiled, got True."
+    )
+  num = collectives.num_replicas()
+  for name, net in nets.items():
+    if num > 1 and any(norm.group_size != 1 for norm in batch_norms(net)):
+      raise ValueError(
+        f"`jit_compile` of `{who}` must be False where norms communicate, and "
+        f"norms of `{name}` average moments over replicas: set it to False, or "
+        "`norms.BatchNorm.group_size = 1`."
+      )
+
+
 def check_role_split(
   schedule: Schedule, nets: Mapping[str, Net], exchanges: Mapping[str, Exchange]
 ) -> None:

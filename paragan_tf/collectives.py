@@ -34,7 +34,7 @@ _observer: Optional[Observer] = None
 
 @contextlib.contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-  """Lets `observer` run every `mean` and `receive` traced in this context.
+  """Lets `observer` run every `mean`, and every `pairs.receive`, traced here.
 
   For benchmarks, which add operations before and after a message.
   """
@@ -46,7 +46,7 @@ def observe(observer: Observer) -> Iterator[None]:
     _observer = before
 
 
-def _observable(collective: _Collective) -> _Collective:
+def observable(collective: _Collective) -> _Collective:
   """Decorates a collective so that the observer, if any, runs it."""
 
   @functools.wraps(collective)
@@ -119,7 +119,7 @@ def on_core(index: int) -> ContextManager:
   return tf.device(tf.compat.v1.tpu.core(index))
 
 
-@_observable
+@observable
 def mean(
   values: Sequence[tf.Tensor], weights: Optional[Sequence[Weight]] = None
 ) -> List[tf.Tensor]:
@@ -189,36 +189,6 @@ def group_mean(values: Sequence[tf.Tensor], size: int) -> List[tf.Tensor]:
   return [tf.gather(row, group) / size for row in sums]
 
 
-@_observable
-def receive(
-  values: Sequence[tf.Tensor], sources: Sequence[int]
-) -> List[tf.Tensor]:
-  """Returns the tensors of another replica.
-
-  Args:
-    values: This replica's values.
-    sources: For each replica, the replica that it receives from.
-  """
-  values = list(values)
-  if num_replicas() == 1:
-    return values
-  replica = static_replica_id()
-  if replica is None:  # On a TPU all replicas run one program.
-    pairs = [[source, target] for target, source in enumerate(sources)]
-    return [collective_permute(value, pairs) for value in values]
-  context = tf.distribute.get_replica_context()
-  num_local = len(context.strategy.extended.worker_devices)
-  # All processes must take the same branch, so it depends on all sources.
-  if all(s // num_local == r // num_local for r, s in enumerate(sources)):
-    # Copies from device to device, and only the values of the source.
-    local_values = context.merge_call(_local_values, args=(values,))
-    return local_values[sources[replica] % num_local]
-  gathered = context.all_gather(values, axis=0)
-  sizes = [value.shape[0] for value in values]
-  source = sources[replica]
-  return [x[source * n : (source + 1) * n] for x, n in zip(gathered, sizes)]
-
-
 def all_gather(value: tf.Tensor, timeout: Optional[float] = None) -> tf.Tensor:
   """Returns the vectors of all replicas, one per row, ordered by `row_index`.
 
@@ -261,9 +231,9 @@ def all_to_all(rows: tf.Tensor) -> tf.Tensor:
   )
 
 
-# How many gathers each replica has traced in each group. All members of a group
-# trace the same gathers, so the numbers identify them.
-_num_gathers: Dict[Tuple[int, ...], int] = {}
+# How many messages each replica has traced in each group. All members of a
+# group trace the same messages, so the numbers identify them.
+_num_messages: Dict[Tuple[int, ...], int] = {}
 _ordering_tokens: Dict[Tuple[int, ...], tf.Tensor] = {}
 # Far above the group keys of `tf.distribute`, which count from 1.
 _FIRST_KEY = 1 << 24
@@ -287,21 +257,33 @@ def group_all_gather(
   """
   num, size = num_replicas(), len(members)
   first, second = (0, 0) if size == num else sorted(members)
-  count = _num_gathers[first, second, replica] = (
-    _num_gathers.get((first, second, replica), 0) + 1
-  )
+  group_key, instance_key = next_keys(first, second, replica)
   # Without tokens, or with one token for all gathers, the part of one replica
   # would have to end before the part of the other may start. Gathers over all
   # replicas need no order among themselves, except on devices that require one.
-  index = count if size == num and _on_cpus() else 0
+  index = instance_key if size == num and _on_cpus() else 0
   return tf.raw_ops.CollectiveGatherV2(
     input=value[tf.newaxis],
     group_size=size,
-    group_key=_FIRST_KEY + first * num + second,
-    instance_key=_FIRST_KEY + count,
+    group_key=group_key,
+    instance_key=instance_key,
     ordering_token=[_ordering_token(first, second, replica, index)],
     timeout_seconds=timeout or 0.0,
   )
+
+
+def next_keys(first: int, second: int, replica: int) -> Tuple[int, int]:
+  """Returns the keys of a replica's next message in a group of two, or of all.
+
+  Args:
+    first: Id of the first of two replicas; 0 for all.
+    second: Id of the second one; 0 for all.
+    replica: Id of this replica.
+  """
+  members = first, second, replica
+  _num_messages[members] = _num_messages.get(members, 0) + 1
+  group_key = _FIRST_KEY + first * num_replicas() + second
+  return group_key, _FIRST_KEY + _num_messages[members]
 
 
 def _ordering_token(*key: int) -> tf.Tensor:
@@ -379,12 +361,6 @@ def collective_permute(
     for r in rounds
   ]
   return tf.add_n(parts)
-
-
-def _local_values(strategy, values: Sequence) -> List[List[tf.Tensor]]:
-  """Returns the tensors of each local replica. Cross-replica context."""
-  parts = [strategy.experimental_local_results(value) for value in values]
-  return [list(replica) for replica in zip(*parts)]
 
 
 def _num_shards() -> int:

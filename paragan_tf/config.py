@@ -21,6 +21,7 @@ _RENAMED = {
 # Parameters that older runs did not have, and the values they trained with.
 _ADDED = {
   "Asynchronous.cache_dtype": "'float32'",
+  "player.jit_compile": "False",
 }
 # What may change when a run is resumed: how long to train, how often to log and
 # save, how far to read ahead, what to do about a broken file, and how something

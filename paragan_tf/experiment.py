@@ -21,6 +21,7 @@ from paragan_tf.evaluation import Evaluation
 from paragan_tf.game import losses
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
+from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
@@ -46,23 +47,31 @@ def player(
   regularizer: Optional[Regularizer] = None,
   penalties: Sequence[Penalty] = (),
   precision: str = "float32",
+  jit_compile: bool = False,
 ) -> Player:
   """Makes one player, G or D by the gin scope `g/` or `d/`.
 
-  `precision` is that of activations and products: `float32`, `bfloat16`, or
-  `auto`, the fastest precision of the hardware that trains well.
+  `precision` is that of activations and products: `float32`, `bfloat16`,
+  `float16` with a loss scale, or `auto`, the fastest precision of the hardware
+  that trains well. With `jit_compile`, XLA compiles the computation of the
+  player's gradients, on CPUs and GPUs; on a TPU, all of the step is compiled.
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
   layout = hardware.resolve_layout()
+  if precision == "auto":
+    precision = layout.precision
+  checks.check_precision(precision)
   return Player(
-    _set_precision(net(spec=spec, seed=seed, name=name), layout, precision),
+    in_precision(net(spec=spec, seed=seed, name=name), precision),
     optimizer(name=f"{name}_optimizer"),
     exchange(name=f"{name}_exchange"),
     clip_norm,
     regularizer,
     tuple(penalties),
     layout.one_pass,
+    LossScale(name=f"{name}_loss_scale") if precision == "float16" else None,
+    jit_compile,
   )
 
 
@@ -123,7 +132,14 @@ class Experiment:
       count: The variable that counts the steps, if there is one already.
     """
     g, d = self._player("g", "g"), self._player("d", "d")
+    if d.loss_scale and not g.loss_scale:  # G's gradients come through D.
+      with gin.config_scope("g"):
+        g = g._replace(loss_scale=LossScale(name="g_loss_scale"))
     for who, side in (("g", g), ("d", d)):
+      if side.loss_scale:
+        checks.check_loss_scale(side.exchange, who)
+      if side.jit_compile:
+        checks.check_jit_compile({"g": g.net, "d": d.net}, who)
       check(side.penalties, who)
       checks.check_classes(side.penalties, who, d.net)
     return Step(
@@ -313,14 +329,6 @@ class Experiment:
         f"{side.exchange.summary()}"
       )
     return "\n".join(lines)
-
-
-def _set_precision(
-  net: Net, layout: hardware.ResolvedLayout, precision: str
-) -> Net:
-  if precision == "auto":
-    precision = layout.precision
-  return in_precision(net, precision)
 
 
 def _kind(net: Net) -> str:

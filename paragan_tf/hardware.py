@@ -10,7 +10,8 @@ nothing there, but choosing shapes does.
 
 import dataclasses
 import math
-from typing import NamedTuple, Optional, Sequence, Tuple
+import re
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import gin
 import tensorflow as tf
@@ -28,9 +29,10 @@ class Profile(NamedTuple):
     lanes: The last axis is padded to a multiple of this; 1 for no padding.
     sublanes: The same for the axis before it, for numbers of 4 bytes.
     precision: The fastest that trains well.
-    memory: In bytes; of a TPU, what is left to a program.
+    memory: In bytes, 0 where it is not known; of a TPU, what is left to a
+      program.
     hertz: Clock rate, 0 where it varies.
-    flops: Peak of its fast units per second, 0 where it varies.
+    flops: Peak of its fast units per second, 0 where it is not known.
     multiple: Layers pad products to this multiple; 1 where the compiler pads.
   """
 
@@ -49,8 +51,9 @@ def _tpu(gib: float, hertz: float, flops: float) -> Profile:
 
 
 def _gpu(precision: str, gib: int, flops: float) -> Profile:
-  # Its fast units only take sizes that are multiples of 8.
-  return Profile("gpu", 8, 1, precision, gib * _GIB, 0.0, flops, multiple=8)
+  # Its fast units take sizes that are multiples of 8. Libraries pad others by
+  # themselves, and whether padding in advance gains anything was not measured.
+  return Profile("gpu", 8, 1, precision, gib * _GIB, 0.0, flops)
 
 
 # A TPU's row is that of one device of the TPU compiler. Peaks are the maker's
@@ -71,14 +74,31 @@ PROFILES = {
   "tpu_v5e": _tpu(15.75, 1.50e9, 197e12),
   "tpu_v5p": _tpu(95.73, 1.75e9, 459e12),
   "tpu_v6e": _tpu(31.24, 1.75e9, 918e12),
-  # Its half precision is float16, which does not train without scaling.
-  "gpu_v100": _gpu("float32", 16, 15.7e12),
+  # Peaks of half precision without sparsity, of the SXM form if there is one.
+  # The half precision of the first two is float16, which needs a loss scale:
+  # it has to be asked for.
+  "gpu_v100": _gpu("float32", 16, 125e12),
+  "gpu_t4": _gpu("float32", 16, 65e12),
   "gpu_a100": _gpu("bfloat16", 40, 312e12),
+  "gpu_a10": _gpu("bfloat16", 24, 125e12),
+  "gpu_l4": _gpu("bfloat16", 24, 121e12),
   "gpu_h100": _gpu("bfloat16", 80, 989e12),
+  "gpu_b200": _gpu("bfloat16", 180, 2250e12),
+  "gpu": Profile("gpu", 1, 1, "float32", 0),
   "cpu": Profile("cpu", 1, 1, "float32", 0),
 }
 # The profile of a kind when the exact chip is not known.
-_TYPICAL = {"tpu": "tpu_v3", "gpu": "gpu_a100", "cpu": "cpu"}
+_TYPICAL = {"tpu": "tpu_v3", "gpu": "gpu", "cpu": "cpu"}
+# The first compute capability that has the profile of a GPU.
+_BY_CAPABILITY = {
+  (7, 0): "gpu_v100",
+  (7, 5): "gpu_t4",
+  (8, 0): "gpu_a100",
+  (8, 6): "gpu_a10",
+  (8, 9): "gpu_l4",
+  (9, 0): "gpu_h100",
+  (10, 0): "gpu_b200",
+}
 
 RESIZES = ("apart", "folded", "strided")
 RGB_CONVS = ("plain", "product", "blocks")
@@ -157,8 +177,8 @@ class Layout:
     multiple: Linear layers, and convolutions of size 1 and 3, pad the rows of
       the batch, their inputs and their outputs to multiples of this number.
       Embeddings, joined projections, attention's products and DCGAN's kernels
-      are not padded. By default that of the profile: 8 on a GPU, which was not
-      tried, 1 where compilers pad by themselves.
+      are not padded. By default 1, no padding: compilers pad by themselves, and
+      8 on a GPU was not measured.
   """
 
   hardware: str = "auto"
@@ -209,13 +229,46 @@ def resolve_layout() -> ResolvedLayout:
 def profile(name: str) -> Profile:
   """Returns a profile by its name, or that of what this program runs on."""
   if name == "auto":
-    name = _TYPICAL[collectives.device_kind()]
+    kind = collectives.device_kind()
+    if kind == "gpu":
+      return _first_gpu_profile()
+    name = _TYPICAL[kind]
   if name not in PROFILES:
     raise ValueError(
       f"`hardware` must be 'auto' or one of {', '.join(PROFILES)}, got "
       f"'{name}'."
     )
   return PROFILES[name]
+
+
+def gpu_profile(details: Mapping[str, Any]) -> Profile:
+  """Returns the profile of a GPU from what TensorFlow knows of it.
+
+  It is that of the highest known compute capability that is not above the
+  GPU's. Memory and peak of that profile are those of one chip, and count only
+  if the GPU is named after it; memory that its name states has priority.
+
+  Args:
+    details: May have `compute_capability`, a pair, and `device_name`.
+  """
+  capability = tuple(details.get("compute_capability") or ())
+  known = [lowest for lowest in _BY_CAPABILITY if lowest <= capability]
+  name = _BY_CAPABILITY[max(known)] if known else _TYPICAL["gpu"]
+  found = PROFILES[name]
+  device = (details.get("device_name") or "").lower()
+  if not re.search(rf"\b{name.partition('_')[2]}\b", device):
+    found = found._replace(memory=0, flops=0.0)
+  stated = re.findall(r"(\d+) ?gb\b", device)
+  if stated:  # The last one, as a slice of a GPU names both.
+    found = found._replace(memory=int(stated[-1]) * _GIB)
+  return found
+
+
+def _first_gpu_profile() -> Profile:
+  gpus = tf.config.list_physical_devices("GPU")
+  if not gpus:
+    return PROFILES[_TYPICAL["gpu"]]
+  return gpu_profile(tf.config.experimental.get_device_details(gpus[0]))
 
 
 def padded_shape(

@@ -2,8 +2,13 @@
 
 Every function runs in replica context, traced. No other file communicates,
 except `collectives.py`.
+
+    receive             one way, from any replica to any others
+    pairwise_exchange   both ways, between disjoint pairs
+    all_to_all          both ways, between all pairs
 """
 
+import math
 from typing import List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
@@ -92,3 +97,119 @@ def all_to_all(
     for r, (own, other) in enumerate(zip(to_partners, received))
   ]
   return received
+
+
+@collectives.observable
+def receive(
+  values: Sequence[tf.Tensor], sources: Sequence[int]
+) -> List[tf.Tensor]:
+  """Returns the tensors of another replica.
+
+  Between processes, each source sends one message to each of its targets, and
+  no other replica gets it. Messages do not wait for each other, so that no
+  order of them can be wrong.
+
+  Args:
+    values: This replica's values, of the same shapes on all replicas.
+    sources: For each replica, the replica that it receives from; maybe itself.
+  """
+  values = list(values)
+  if collectives.num_replicas() == 1:
+    return values
+  replica = collectives.static_replica_id()
+  if replica is None:  # On a TPU all replicas run one program.
+    pairs = [[source, target] for target, source in enumerate(sources)]
+    return [collectives.collective_permute(value, pairs) for value in values]
+  context = tf.distribute.get_replica_context()
+  num_local = len(context.strategy.extended.worker_devices)
+  # Copies from device to device. All replicas of a process must take part.
+  local_values = context.merge_call(_local_values, args=(values,))
+  crossing = [
+    (source, target)
+    for target, source in enumerate(sources)
+    if replica in (source, target)
+    and source // num_local != target // num_local
+  ]
+  if crossing:
+    received = _send_and_receive(values, crossing, replica)
+    if received is not None:
+      return received
+  return local_values[sources[replica] % num_local]
+
+
+def _send_and_receive(
+  values: List[tf.Tensor], pairs: Pairs, replica: int
+) -> Optional[List[tf.Tensor]]:
+  """Sends the values to all targets; returns what this replica gets, if so.
+
+  Args:
+    values: To send.
+    pairs: Source and target of each message from or to this replica.
+    replica: Id of this replica.
+  """
+  message = tf.concat([_to_words(value) for value in values], 0)
+  words = None
+  ops = []
+  for source, target in pairs:
+    first, second = sorted((source, target))
+    keys = collectives.next_keys(first, second, replica)
+    if replica == source:
+      ops.append(
+        tf.raw_ops.CollectiveBcastSendV2(
+          input=message, group_size=2, group_key=keys[0], instance_key=keys[1]
+        )
+      )
+    else:
+      words = tf.raw_ops.CollectiveBcastRecvV2(
+        group_size=2,
+        group_key=keys[0],
+        instance_key=keys[1],
+        shape=message.shape,
+        T=message.dtype,
+      )
+      ops.append(words)
+  _must_run(ops)
+  return None if words is None else _from_words(words, values)
+
+
+def _must_run(ops: Sequence[tf.Tensor]) -> None:
+  """Keeps messages in the graph, also where nothing uses them here.
+
+  TensorFlow does so with stateful operations, but makes an exception of these.
+  Without its part of a message, a replica's partner would wait forever.
+  """
+  if ops:
+    with tf.control_dependencies(ops):
+      tf.raw_ops.Assert(condition=tf.constant(True), data=[tf.constant("")])
+
+
+def _to_words(value: tf.Tensor) -> tf.Tensor:
+  """Returns the bytes of a tensor as a vector of float32, padded with zeros.
+
+  Collectives do not take all types. Float32 stays on a GPU, unlike int32.
+  """
+  flat = tf.reshape(value, [-1])
+  per_word = max(1, 4 // value.dtype.size)
+  padded = tf.pad(flat, [[0, -flat.shape[0] % per_word]])
+  shape = [-1, per_word] if per_word > 1 else [-1]
+  return tf.reshape(tf.bitcast(tf.reshape(padded, shape), tf.float32), [-1])
+
+
+def _from_words(words: tf.Tensor, like: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  """Returns the tensors of a message, whose shapes and types are known."""
+  values, start = [], 0
+  for value in like:
+    size = math.prod(value.shape) * value.dtype.size
+    part = words[start : start + -(-size // 4)]
+    start += -(-size // 4)
+    if value.dtype.size == 8:
+      part = tf.reshape(part, [-1, 2])
+    flat = tf.reshape(tf.bitcast(part, value.dtype), [-1])
+    values.append(tf.reshape(flat[: math.prod(value.shape)], value.shape))
+  return values
+
+
+def _local_values(strategy, values: Sequence) -> List[List[tf.Tensor]]:
+  """Returns the tensors of each local replica. Cross-replica context."""
+  parts = [strategy.experimental_local_results(value) for value in values]
+  return [list(replica) for replica in zip(*parts)]

@@ -17,7 +17,7 @@ ROOMS = {
   "game": {"types", "collectives", "hashing", "hardware"},
   "sync": {"types", "collectives", "hashing", "pairs"},
   "outputs": {"types", "collectives"},
-  "engine": {"types", "collectives", "game", "sync"},
+  "engine": {"types", "collectives", "pairs", "game", "sync"},
 }
 ONLY = {
   "tensorflow_gan": {"game/losses.py", "outputs/metrics.py"},

@@ -49,8 +49,8 @@ class BatchPerCoreTest(tf.test.TestCase, parameterized.TestCase):
     (V3, 64, 0.5e9, 24),
     (V3, 64, 4.8e9, 3),
     (CPU, 21, 5e9, 21),
-    (A100, 21, 0, 16),
-    (A100, 64, 1.5e9, 24),
+    (A100, 21, 0, 21),
+    (A100, 64, 1.5e9, 27),
   )
   def test_it_fits_and_fills_tiles(
     self, profile, wanted, image_bytes, expected

@@ -86,7 +86,7 @@ class ObserveTest(tf.test.TestCase):
 
     def replica(x):
       means = collectives.mean([x, 2.0 * x])
-      return means + collectives.receive([x[tf.newaxis]], [1, 2, 3, 0])
+      return means + pairs.receive([x[tf.newaxis]], [1, 2, 3, 0])
 
     values = [1.0, 2.0, 3.0, 6.0]
     with collectives.observe(observer):

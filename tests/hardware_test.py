@@ -1,5 +1,7 @@
 """Profiles, what their tiles waste, and what a layout is by default."""
 
+from unittest import mock
+
 import gin
 import tensorflow as tf
 from absl.testing import parameterized
@@ -10,7 +12,7 @@ from paragan_tf.hardware import Layout
 from tests import testing
 
 V3 = hardware.PROFILES["tpu_v3"]
-GPUS = [name for name in hardware.PROFILES if name.startswith("gpu")]
+GPUS = [name for name in hardware.PROFILES if name.startswith("gpu_")]
 TPUS = [name for name in hardware.PROFILES if name.startswith("tpu")]
 
 
@@ -52,6 +54,75 @@ class TilesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(peak, units[name].flops, rtol=0.01)
 
 
+class GpusTest(tf.test.TestCase, parameterized.TestCase):
+  """The profile of a GPU, which TensorFlow only pretends to have."""
+
+  @parameterized.parameters(
+    ((7, 0), "Tesla V100-SXM2-16GB", "gpu_v100"),
+    ((7, 5), "Tesla T4", "gpu_t4"),
+    ((8, 0), "NVIDIA A100-SXM4-40GB", "gpu_a100"),
+    ((8, 6), "NVIDIA A10", "gpu_a10"),
+    ((8, 9), "NVIDIA L4", "gpu_l4"),
+    ((9, 0), "NVIDIA H100 80GB HBM3", "gpu_h100"),
+    ((10, 0), "NVIDIA B200", "gpu_b200"),
+  )
+  def test_it_is_that_of_its_compute_capability(self, pair, device, name):
+    details = {"compute_capability": pair, "device_name": device}
+    expected = hardware.PROFILES[name]
+    self.assertEqual(hardware.gpu_profile(details), expected)
+    # Of another chip only what its capability says is known.
+    details["device_name"] = "NVIDIA Other"
+    self.assertEqual(
+      hardware.gpu_profile(details), expected._replace(memory=0, flops=0.0)
+    )
+
+  @parameterized.parameters(
+    ((7, 2), "gpu_v100"),
+    ((8, 7), "gpu_a10"),
+    ((8, 10), "gpu_l4"),
+    ((9, 9), "gpu_h100"),
+    ((10, 3), "gpu_b200"),
+    ((12, 0), "gpu_b200"),
+    ((6, 1), "gpu"),
+    (None, "gpu"),
+  )
+  def test_an_unknown_capability_has_the_one_below(self, pair, name):
+    found = hardware.gpu_profile({"compute_capability": pair})
+    expected = hardware.PROFILES[name]._replace(memory=0, flops=0.0)
+    self.assertEqual(found, expected)
+
+  @parameterized.parameters(
+    ("NVIDIA A100-SXM4-80GB", 80, 312e12),
+    ("NVIDIA A100 80GB PCIe", 80, 312e12),
+    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 5, 312e12),
+    ("NVIDIA A30 24GB", 24, 0.0),
+    ("NVIDIA A1000", 0, 0.0),
+    (None, 0, 0.0),
+  )
+  def test_memory_is_what_the_name_says(self, device, gib, flops):
+    found = hardware.gpu_profile(
+      {"compute_capability": (8, 0), "device_name": device}
+    )
+    self.assertEqual((found.memory, found.flops), (gib * 2**30, flops))
+    self.assertEqual(found.precision, "bfloat16")
+
+  @parameterized.parameters(
+    ({"compute_capability": (7, 0)}, "float32"),
+    ({"compute_capability": (9, 0)}, "bfloat16"),
+    ({}, "float32"),
+  )
+  def test_auto_asks_the_first_gpu(self, details, precision):
+    with (
+      mock.patch.object(tf.config, "list_physical_devices", {"GPU": [0]}.get),
+      mock.patch.object(
+        tf.config.experimental, "get_device_details", {0: details}.get
+      ),
+    ):
+      layout = Layout().resolve()
+    self.assertEqual(layout.precision, precision)
+    self.assertEqual(layout.rgb_convs, "plain")  # A CPU's is a product.
+
+
 class LayoutTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -66,8 +137,8 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
     layout = Layout(hardware=name).resolve()
     self.assertIn(layout.resizes, hardware.RESIZES)
     self.assertIn(layout.rgb_convs, hardware.RGB_CONVS)
-    # Compilers of the others fill up by themselves.
-    self.assertEqual(layout.multiple, 8 if name in GPUS else 1)
+    # Compilers fill up by themselves.
+    self.assertEqual(layout.multiple, 1)
     asked = Layout(hardware=name, multiple=4).resolve()
     self.assertEqual(asked, layout._replace(multiple=4))
     self.assertNotIn(None, layout)

@@ -99,6 +99,32 @@ def assert_equal(test, got, expected, atol):
     test.assertAllClose(got[name], value, rtol=0, atol=atol, msg=name)
 
 
+def assert_received(test, found, name):
+  """Each replica has got its source's values, and as many bytes as needed."""
+  sources = process_worker.SOURCES[name]
+  num_local = NUM // len(found)
+  got = [np.concatenate(x) for x in zip(*(f[name]["values"] for f in found))]
+  for replica, source in enumerate(sources):
+    expected = process_worker.message(source)
+    expected[0] += 2.0  # It was received in the third step.
+    for values, value in zip(got, expected, strict=True):
+      value = tf.cast(value, tf.float64)
+      test.assertAllEqual(values[replica], value, f"{replica}")
+  crossing = [
+    (s // num_local, t // num_local)
+    for t, s in enumerate(sources)
+    if s // num_local != t // num_local
+  ]
+  for process, one in enumerate(found):
+    given, taken = one[name]["bytes"]
+    for count, column in ((given, 0), (taken, 1)):
+      expected = sum(pair[column] == process for pair in crossing)
+      # What is not sent leaves a few hundred bytes of other traffic.
+      test.assertAllClose(
+        count, expected * MODEL, rtol=0.05, atol=0.02 * MODEL, msg=name
+      )
+
+
 class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -116,6 +142,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
       *(cls.job(f"parts_{name}", 20, more) for name, more in SCHEMES.items()),
       ["read", str(cls.folder / "read"), bindings(20, *cls.numbered_images())],
       ["meet", str(cls.folder / "meet"), []],
+      ["receive", str(cls.folder / "receive"), list(process_worker.SOURCES)],
     )
 
   @classmethod
@@ -294,6 +321,10 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
       expected = dict(nobody=False, one=True, same=True, not_same=False)
       self.assertEqual(decided, expected)
 
+  @parameterized.parameters(*process_worker.SOURCES)
+  def test_each_replica_receives_what_its_source_has(self, name):
+    assert_received(self, self.read_both("receive"), name)
+
   def test_a_stop_is_taken_by_all_at_one_step_and_saved(self):
     for i in range(2):
       self.assertIn(f"[worker {i}] Stopping after this loop", self.words)
@@ -316,13 +347,15 @@ class FourProcessesTest(tf.test.TestCase, parameterized.TestCase):
     train = ["train", str(cls.folder / "four"), bindings(20, *ALL_REDUCE)]
     sockets = ["sockets", str(cls.folder / "bytes"), names]
     evaluate = ["evaluate", str(cls.folder / "evaluate"), []]
-    launch_jobs(cls.folder, 1, NUM, [train, sockets, evaluate])
-    cls.found, cls.evaluated = (
+    sources = list(process_worker.SOURCES)
+    receive = ["receive", str(cls.folder / "receive"), sources]
+    launch_jobs(cls.folder, 1, NUM, [train, sockets, evaluate, receive])
+    cls.found, cls.evaluated, cls.received = (
       [
         json.loads((cls.folder / name / f"{i}.json").read_text())
         for i in range(NUM)
       ]
-      for name in ("bytes", "evaluate")
+      for name in ("bytes", "evaluate", "receive")
     )
 
   def test_they_come_to_the_values_of_one(self):
@@ -348,6 +381,10 @@ class FourProcessesTest(tf.test.TestCase, parameterized.TestCase):
     words = chief.split(": ", 1)[1]
     for other in others:
       self.assertEqual(other, f"RuntimeError: The chief failed: {words}")
+
+  @parameterized.parameters(*process_worker.SOURCES)
+  def test_each_replica_receives_what_its_source_has(self, name):
+    assert_received(self, self.received, name)
 
   def assert_near(self, got, expected, name):
     self.assertAllClose(got, expected, rtol=0.05, atol=0, msg=name)

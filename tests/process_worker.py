@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import paragan_tf as pg
-from paragan_tf import config, experiment
+from paragan_tf import config, experiment, pairs
 from paragan_tf.engine import strategies
 from paragan_tf.outputs import report
 from paragan_tf.run import Run
@@ -111,6 +111,14 @@ EXCHANGES = {
   ),
 }
 NUM_WEIGHTS = 200_000
+# For four replicas: pairs, a source of several, a ring, and all of them mixed.
+SOURCES = {
+  "pairs": [0, 0, 2, 2],
+  "apart": [0, 1, 0, 1],
+  "one_to_all": [2, 2, 2, 2],
+  "ring": [3, 0, 1, 2],
+  "mixed": [1, 0, 0, 3],
+}
 
 
 def sockets(strategy, folder, bindings):
@@ -120,6 +128,78 @@ def sockets(strategy, folder, bindings):
     name: _bytes_per_step(strategy, EXCHANGES[name], index) for name in bindings
   }
   _write(folder, index, found)
+
+
+def message(replica):
+  """Returns what a replica sends in `receive`, of every type that may come."""
+  random = np.random.RandomState(replica)
+  pixels = random.randint(256, size=[2, 3, 5]).astype(np.uint8)
+  numbers = random.randn(2, 3).astype(np.float32)
+  return [
+    numbers,
+    random.randint(-9, 9, size=[3]).astype(np.int32),
+    pixels,
+    tf.cast(numbers, tf.bfloat16),
+    numbers.astype(np.float16),
+    random.randint(1 << 40, size=[2, 2]),
+    # As a float32, its bits are no number that may be computed with.
+    np.array([0x7FA00001, 1], np.int32),
+  ]
+
+
+def receive(strategy, folder, bindings):
+  """Writes what replicas receive from others, and how many bytes that takes."""
+  index = experiment.Processes(strategy).index
+  found = {}
+  for name in bindings:
+    found[name] = {
+      "values": _receive_in_loop(strategy, SOURCES[name]),
+      "bytes": _receive_bytes(strategy, SOURCES[name]),
+    }
+  _write(folder, index, found)
+
+
+def _receive_in_loop(strategy, sources, num_steps=3):
+  """Returns what each local replica receives in the last of some steps."""
+
+  def replica(step):
+    here = tf.distribute.get_replica_context().replica_id_in_sync_group
+    rows = [message(i) for i in range(strategy.num_replicas_in_sync)]
+    own = [tf.stack(column)[here] for column in zip(*rows)]
+    # The first one differs from step to step, and nothing else.
+    own[0] += tf.cast(step, tf.float32)
+    # Otherwise replicas that have one source return one tensor, as one.
+    return [tf.identity(value) for value in pairs.receive(own, sources)]
+
+  def loop():
+    def body(step, *_):
+      got = strategy.run(replica, args=(step,))
+      parts = map(strategy.experimental_local_results, got)
+      return step + 1, *(tf.stack(part) for part in parts)
+
+    start = [
+      tf.zeros([num_local, *np.shape(x)], tf.convert_to_tensor(x).dtype)
+      for x in message(0)
+    ]
+    return tf.while_loop(
+      lambda step, *_: step < num_steps, body, [tf.constant(0), *start]
+    )[1:]
+
+  num_local = len(strategy.extended.worker_devices)
+  got = tf.function(loop, autograph=False)()
+  return [tf.cast(x, tf.float64).numpy().tolist() for x in got]
+
+
+def _receive_bytes(strategy, sources):
+  """Returns what this process gives and gets, though it uses nothing of it."""
+
+  def replica():
+    pairs.receive([tf.zeros([NUM_WEIGHTS])], sources)
+    return tf.zeros([])
+
+  return _count_bytes(
+    strategy, tf.function(lambda: strategy.run(replica), autograph=False), 9
+  )
 
 
 def _bytes_per_step(strategy, make, index, num_steps=49):
@@ -136,6 +216,18 @@ def _bytes_per_step(strategy, make, index, num_steps=49):
     return tf.reduce_sum(w)
 
   run = tf.function(lambda: strategy.run(step), autograph=False)
+  given, got = _count_bytes(strategy, run, num_steps)
+  with strategy.scope():
+    told = tuple(made.traffic([w], [], 0))
+  (copy,) = strategies.copies(strategy, w)
+  digest = hashlib.sha256(copy.numpy().tobytes()).hexdigest()
+  ops = run.get_concrete_function().graph.get_operations()
+  talks = [op.type for op in ops if op.type.startswith("Collective")]
+  return [given, got, *told, talks, digest]
+
+
+def _count_bytes(strategy, run, num_steps):
+  """Returns the bytes that a call gives and gets, at this process's sockets."""
   run()  # The first one agrees on keys.
   # Neighbors may be a step behind.
   experiment.Processes(strategy).wait()
@@ -146,14 +238,7 @@ def _bytes_per_step(strategy, make, index, num_steps=49):
   experiment.Processes(strategy).wait()
   # Acknowledgments may be late.
   time.sleep(0.2)
-  given, got = (float(x) for x in _tcp_bytes() - before)
-  with strategy.scope():
-    told = tuple(made.traffic([w], [], 0))
-  (copy,) = strategies.copies(strategy, w)
-  digest = hashlib.sha256(copy.numpy().tobytes()).hexdigest()
-  ops = run.get_concrete_function().graph.get_operations()
-  collectives = [op.type for op in ops if op.type.startswith("Collective")]
-  return [given / num_steps, got / num_steps, *told, collectives, digest]
+  return [float(x) / num_steps for x in _tcp_bytes() - before]
 
 
 def _tcp_bytes():
@@ -193,6 +278,7 @@ def main():
     "read": read,
     "meet": meet,
     "sockets": sockets,
+    "receive": receive,
     "evaluate": evaluate,
   }
   made = [kinds[kind](strategy, *rest) for kind, *rest in jobs]

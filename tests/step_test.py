@@ -46,6 +46,7 @@ def make_step(
   penalties=lambda: (),
   augment=lambda: None,
   turns=None,
+  loss_scale=None,
   **sizes,
 ):
   """Builds a whole step from small parts."""
@@ -54,7 +55,12 @@ def make_step(
     twin = nets.Generator(spec, 0, z_dim=4, **sizes, name="g_ema")
     d = nets.Discriminator(spec, 0, spectral=True, **sizes, name="d")
     return Step(
-      Player(g, optimizer(name="g_optimizer"), make_exchange()),
+      Player(
+        g,
+        optimizer(name="g_optimizer"),
+        make_exchange(),
+        loss_scale=loss_scale and loss_scale("g_loss_scale"),
+      ),
       Player(
         d,
         optimizer(name="d_optimizer"),
@@ -62,6 +68,7 @@ def make_step(
         clip_norm,
         regularizer,
         tuple(penalties()),
+        loss_scale=loss_scale and loss_scale("d_loss_scale"),
       ),
       loss,
       turns

@@ -1,16 +1,96 @@
 """Variables are replica-local, and a choice has its reason."""
 
+import contextlib
 import gc
 import os
 import time
 from unittest import mock
 
 import tensorflow as tf
+from absl.testing import parameterized
 
 from paragan_tf import collectives
 from paragan_tf.data import input_fn, sources
-from paragan_tf.engine import strategies
+from paragan_tf.engine import cluster, strategies
 from tests import testing
+from tools import launch
+
+IMPLEMENTATIONS = tf.distribute.experimental.CommunicationImplementation
+
+
+@contextlib.contextmanager
+def pretend_gpus(*names):
+  """Lets TensorFlow list GPUs of these names, `None` for an unknown one."""
+  gpus = [
+    tf.config.PhysicalDevice(f"/gpu:{i}", "GPU") for i in range(len(names))
+  ]
+  listed = {"GPU": gpus, "CPU": tf.config.list_physical_devices("CPU")}
+  details = {
+    gpu: {} if name is None else {"device_name": name}
+    for gpu, name in zip(gpus, names)
+  }
+  experimental = tf.config.experimental
+  with (
+    mock.patch.object(tf.config, "list_physical_devices", listed.get),
+    mock.patch.object(experimental, "get_device_details", details.get),
+  ):
+    yield
+
+
+class GpusTest(tf.test.TestCase, parameterized.TestCase):
+  """GPUs that TensorFlow only pretends to have, so no strategy is made."""
+
+  def test_several_gpus_of_a_machine_communicate_by_nccl(self):
+    with (
+      pretend_gpus("Fast", "Fast", "Slow"),
+      mock.patch.object(tf.distribute, "MirroredStrategy") as make,
+    ):
+      choice = strategies.choose()
+    make.assert_called_once()
+    asked = make.call_args.kwargs["cross_device_ops"]
+    self.assertIsInstance(asked, tf.distribute.NcclAllReduce)
+    self.assertIs(choice.strategy, make.return_value)
+    self.assertEqual(choice.reason, "3 GPUs found here (Fast, Slow), by NCCL")
+
+  def test_logical_cpu_devices_do_not(self):
+    with mock.patch.object(tf.distribute, "MirroredStrategy") as make:
+      strategies.choose(strategies.DeviceOptions(num_cpu_replicas=4))
+    make.assert_called_once_with([f"/cpu:{i}" for i in range(4)])
+
+  @parameterized.parameters(
+    (("Fast",), "one device, the only GPU (Fast)"),
+    ((None,), "one device, the only GPU"),
+  )
+  def test_a_gpu_is_called_what_its_driver_calls_it(self, names, reason):
+    with pretend_gpus(*names):
+      self.assertEqual(strategies.choose().reason, reason)
+
+  @parameterized.parameters(
+    (
+      ("Fast", "Fast"),
+      0,
+      "NCCL",
+      2,
+      r"^2 GPU\(s\) \(Fast\) by NCCL in each of 2",
+    ),
+    (("Fast",), 1, "AUTO", 0, r"^1 CPU device\(s\) in each of 2 processes"),
+    ((), 0, "AUTO", 0, r"^1 CPU device\(s\) in each of 2 processes"),
+  )
+  def test_processes_with_gpus_communicate_by_nccl(
+    self, names, num_cpu_replicas, expected, num_gpus, reason
+  ):
+    options = strategies.DeviceOptions(num_cpu_replicas=num_cpu_replicas)
+    with (
+      pretend_gpus(*names),
+      mock.patch.dict(os.environ, launch.make_environments(2)[0]),
+      mock.patch.object(cluster, "wait_for_all"),
+      mock.patch.object(tf.distribute, "MultiWorkerMirroredStrategy") as make,
+    ):
+      choice = strategies.choose(options)
+    resolver, asked = make.call_args.args
+    self.assertEqual(asked.implementation, IMPLEMENTATIONS[expected])
+    self.assertEqual(resolver.num_accelerators(), {"GPU": num_gpus})
+    self.assertRegex(choice.reason, reason)
 
 
 class StrategiesTest(tf.test.TestCase):

@@ -146,6 +146,8 @@ def _find_local(step: Step, is_period_end: bool) -> Dict[str, Optional[str]]:
     exchange = player.exchange
     if exchange.replicas_agree:
       continue
+    # Two scalars, which each replica adapts to its own gradients.
+    own.update((_key(v), "mean") for v in _scale_variables(player))
     if exchange.agrees_after_period and is_period_end:
       continue
     modules = [player.net, player.optimizer, exchange]
@@ -168,6 +170,7 @@ def _find_owners(step: Step, num_replicas: int) -> Dict[str, Sequence[int]]:
     if not player.exchange.replicas_agree:
       shared = [*player.base, *player.optimizer.slow_weights]
       own = {_key(v) for v in player.optimizer.variables}
+      own |= {_key(v) for v in _scale_variables(player)}
       own |= {spec.name for spec in _moments(player)}
       used += own - {_key(v) for v in shared}
     replicas = step.placement.owners(who, num_replicas)
@@ -177,6 +180,10 @@ def _find_owners(step: Step, num_replicas: int) -> Dict[str, Sequence[int]]:
 
 def _moments(player: Player) -> List[SlotSpec]:
   return player.optimizer.moment_specs(player.weights)
+
+
+def _scale_variables(player: Player) -> Sequence[tf.Variable]:
+  return player.loss_scale.variables if player.loss_scale else ()
 
 
 def _feedbacks(step: Step) -> List[ErrorFeedback]:

@@ -46,12 +46,15 @@ class Contribution(NamedTuple):
     weight: Of this replica in means; `None` if all replicas count the same.
     trains: Whether it trains the player, a Python bool where that is known.
     damping: Multiplies the learning rate.
+    finite: Whether gradients are finite after the exchange; if not, nothing is
+      updated.
   """
 
   move: turns.Move
   weight: Optional[collectives.Weight] = None
   trains: Union[bool, tf.Tensor] = True
   damping: Union[float, tf.Tensor] = 1.0
+  finite: Union[bool, tf.Tensor] = True
 
 
 Contributions = Mapping[str, Contribution]
@@ -94,6 +97,7 @@ class Game(NamedTuple):
     self, who: str, phase: int, count: tf.Tensor, index: int = 0
   ) -> turns.LossTerms:
     """Returns what a player's loss has beside the game's in one round."""
+    loss_scale = self.players[who].loss_scale
     return turns.LossTerms(
       [x for x in self.players[who].penalties if x.due(phase)],
       self.augment,
@@ -101,6 +105,20 @@ class Game(NamedTuple):
       self.seed + _ROUND * index,
       count,
       self.players["d"].one_pass,
+      loss_scale and loss_scale.value(),
+    )
+
+  def draw(self, batch: Batch, mode: Mode) -> turns.Fakes:
+    """Returns G's fakes; `Mode.TRAIN` if G is to be trained on them."""
+    return turns.draw(self.net("g"), batch, mode, self.players["g"].compute)
+
+  def move(
+    self, who: str, fakes: turns.Fakes, batch: Batch, terms: turns.LossTerms
+  ) -> turns.Move:
+    """Returns a player's move."""
+    loss_fn = self.loss_at(terms.step)
+    return self.players[who].compute(
+      lambda: MOVES[who](fakes, self.net("d"), batch, loss_fn, terms)
     )
 
   def z(
@@ -186,14 +204,12 @@ class CoLocated(Placement):
   def _play_round(self, game, round_turns, batch, phase, count, index):
     """Yields all turns on one batch of real images and one of fakes."""
     mode = Mode.TRAIN if has_turn("g", round_turns) else Mode.FROZEN
-    fakes = turns.draw(game.net("g"), batch, mode)
-    d, loss_fn = game.net("d"), game.loss_at(count)
+    fakes = game.draw(batch, mode)
     for turn in round_turns:
       contributions = {}
       for who in turn:
         terms = game.terms(who, phase, count, index)
-        move = MOVES[who](fakes, d, batch, loss_fn, terms)
-        contributions[who] = Contribution(move)
+        contributions[who] = Contribution(game.move(who, fakes, batch, terms))
       yield contributions, {}
 
   def _g_batch(self, batch: Batch) -> Batch:

@@ -1,9 +1,19 @@
 """A player: a net, its optimizer and its exchange, on one replica."""
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+  Any,
+  Callable,
+  List,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import tensorflow as tf
 
+from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Optimizer
 from paragan_tf.game.penalties import Penalty
 from paragan_tf.game.regularizers import Regularizer
@@ -22,6 +32,8 @@ class Player(NamedTuple):
     regularizer: A function of its weights that is added to its loss.
     penalties: Functions of D's outputs that are added to its loss.
     one_pass: Whether it scores real and fake images in one pass, if it is D.
+    loss_scale: What its loss is multiplied by, where float16 needs that.
+    jit_compile: Whether XLA compiles the computation of its gradients.
   """
 
   net: Net
@@ -31,6 +43,8 @@ class Player(NamedTuple):
   regularizer: Optional[Regularizer] = None
   penalties: Tuple[Penalty, ...] = ()
   one_pass: bool = True
+  loss_scale: Optional[LossScale] = None
+  jit_compile: bool = False
 
   @property
   def weights(self) -> List[tf.Variable]:
@@ -54,6 +68,12 @@ class Player(NamedTuple):
       state += self.optimizer.slow_weights
     return state
 
+  def compute(self, fn: Callable[[], Any]) -> Any:
+    """Returns what `fn` returns, compiled by XLA if that is asked for."""
+    if not self.jit_compile:
+      return fn()
+    return tf.function(fn, autograph=False, jit_compile=True)()
+
   def add_regularizer(self, grads: Sequence[tf.Tensor]) -> List[tf.Tensor]:
     """Returns the gradients with that of the regularizer added."""
     if self.regularizer is None:
@@ -61,8 +81,25 @@ class Player(NamedTuple):
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(self.weights)
       penalty = self.regularizer(self.weights)
-    more = tape.gradient(penalty, self.weights, unconnected_gradients="zero")
+    scale = self.loss_scale and self.loss_scale.value()
+    more = tape.gradient(
+      penalty, self.weights, scale, unconnected_gradients="zero"
+    )
     return [g + m for g, m in zip(grads, more)]
+
+  def unscale(
+    self, grads: List[tf.Tensor], trains: Union[bool, tf.Tensor]
+  ) -> Tuple[List[tf.Tensor], Union[bool, tf.Tensor]]:
+    """Returns gradients without the loss scale, and whether to apply them.
+
+    The scale adapts where the player is trained.
+    """
+    if self.loss_scale is None:
+      return grads, True
+    grads, finite = self.loss_scale.unscale(grads)
+    if self.exchange.replicas_agree or trains is not False:
+      self.loss_scale.update(finite)
+    return grads, finite
 
   def clip(self, grads: List[tf.Tensor]) -> List[tf.Tensor]:
     """Returns the gradients, their global norm at most `clip_norm`."""

@@ -26,7 +26,7 @@ from typing import (
 
 import tensorflow as tf
 
-from paragan_tf import collectives
+from paragan_tf import collectives, pairs
 from paragan_tf.engine.placement import Contribution, Game, Placement, Role
 from paragan_tf.game import turns
 from paragan_tf.game.cache import Cache, FakeBatches, Store, make_batch
@@ -225,10 +225,8 @@ class RoleSplit(Placement):
       turns.repeat_rows(batch.labels, size),
       game.z(size, count, "z0", shard),
     )
-    fakes = turns.draw(game.net("g"), batch, Mode.TRAIN)
-    terms = game.terms("g", phase, count)
-    loss_fn = game.loss_at(count)
-    move = turns.g_move(fakes, game.net("d"), batch, loss_fn, terms)
+    fakes = game.draw(batch, Mode.TRAIN)
+    move = game.move("g", fakes, batch, game.terms("g", phase, count))
     images = tf.stop_gradient(fakes.images)
     dtype = self._schedule.cache_dtype
     return move, make_batch(images, batch.labels, self._sizes.sent, dtype)
@@ -252,8 +250,7 @@ class RoleSplit(Placement):
     )
     # The codes of cached fakes are gone, so no penalty can draw them again.
     terms = game.terms("d", phase, count)._replace(g=None)
-    loss_fn = game.loss_at(count)
-    move = turns.d_move(fakes, game.net("d"), batch, loss_fn, terms)
+    move = game.move("d", fakes, batch, terms)
     return move, tf.where(born < 0, _no_age(), count - born)
 
   def _receive(self, sent: FakeBatches) -> FakeBatches:
@@ -263,7 +260,7 @@ class RoleSplit(Placement):
     parts: List[FakeBatches] = []
     for index in range(self._roles.num_sources):
       sources = self._roles.sources(index, self._num)
-      parts.append(FakeBatches(*collectives.receive(sent, sources)))
+      parts.append(FakeBatches(*pairs.receive(sent, sources)))
     if self._roles.num_targets > 1:
       index = self._look_up(self._roles.slice_index)
       # XLA compiles no slice whose bounds a TPU reads at run time.

@@ -15,6 +15,7 @@ Pseudo-code:
 `engine/placement.py` says which player a replica trains.
 """
 
+import functools
 import math
 from typing import Dict, List, Mapping, Optional, Sequence, Union
 
@@ -71,6 +72,8 @@ class Step(tf.Module):
     for player in (g, d):
       self._init_optimizer(player)
       player.exchange.init(player.weights, seed)
+      if player.loss_scale is not None:
+        player.loss_scale.init()
     ema.follow(g.weights, g.base)
 
   def _make_shared_moments(self) -> Optional[SharedMoments]:
@@ -129,6 +132,8 @@ class Step(tf.Module):
     names = [f"{who}/{what}" for who in "dg" for what in _LOGGED]
     names += ["exchange/bytes", "exchange/bytes_received"]
     names += self.placement.log_names
+    scaled = (who for who, p in self.players.items() if p.loss_scale)
+    names += [f"{who}/loss_scale" for who in scaled]
     turns = {tuple(sorted(t)) for r in self.schedule.rounds for t in r}
     for turn in turns:
       for group in self._fuse(turn):
@@ -191,6 +196,9 @@ class Step(tf.Module):
     for group in groups:
       averaged.update(self._before_update(group, turn, phase))
     logs: Logs = {}
+    for who in averaged:
+      averaged[who], scale_logs = self._unscale(who, averaged[who])
+      logs.update(scale_logs)
     updates: Dict[str, List[tf.Tensor]] = {}
     for who, contribution in averaged.items():
       with self.placement.device(who):
@@ -199,10 +207,24 @@ class Step(tf.Module):
         logs.update(self._log(who, contribution, applied, is_logged))
     for group in groups:
       logs.update(self._after_update(group, turn, phase))
-    for who in turn:
+    for who, contribution in averaged.items():
       with self.placement.device(who):
-        self.players[who].look_ahead(updates[who])
+        look_ahead = functools.partial(
+          self.players[who].look_ahead, updates[who]
+        )
+        run_if(contribution.finite, look_ahead, lambda: None)
     return logs
+
+  def _unscale(self, who: str, contribution: Contribution):
+    """Divides gradients by the loss scale; notes if they may be applied."""
+    player, logs = self.players[who], {}
+    if player.loss_scale is not None:
+      weight = 1.0 if contribution.weight is None else contribution.weight
+      logs[f"{who}/loss_scale"] = weight * player.loss_scale.value()
+    move = contribution.move
+    grads, finite = player.unscale(move.grads, contribution.trains)
+    move = move._replace(grads=grads)
+    return contribution._replace(move=move, finite=finite), logs
 
   def _adapt(self, turn: Contributions, count: tf.Tensor) -> None:
     """Lets penalties and the augmentation adapt to D's scores."""
@@ -331,7 +353,11 @@ def _is_updated(
   player: Player, contribution: Contribution
 ) -> Union[bool, tf.Tensor]:
   # Where gradients are shared, all replicas update, so that all stay equal.
-  return player.exchange.replicas_agree or contribution.trains
+  is_updated = player.exchange.replicas_agree or contribution.trains
+  finite = contribution.finite
+  if finite is True or is_updated is False:
+    return is_updated
+  return finite if is_updated is True else is_updated & finite
 
 
 def run_if(condition: Union[bool, tf.Tensor], do, do_not):

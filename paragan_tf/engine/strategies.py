@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -160,40 +160,65 @@ def _one_process(num_cpu_replicas: int) -> Choice:
       f"{num_cpu_replicas} logical CPU devices, as asked",
     )
   if len(gpus) > 1 and not num_cpu_replicas:
+    # By name, as TensorFlow's default may silently be something else.
     return Choice(
-      tf.distribute.MirroredStrategy(), f"{len(gpus)} GPUs found here"
+      tf.distribute.MirroredStrategy(
+        cross_device_ops=tf.distribute.NcclAllReduce()
+      ),
+      f"{len(gpus)} GPUs found here{_name_gpus(gpus)}, by NCCL",
     )
   device, found = "/cpu:0", "the CPU: no GPU found"
   if num_cpu_replicas:
     found = "the CPU, as asked"
   elif gpus:
-    device, found = "/gpu:0", "the only GPU"
+    device, found = "/gpu:0", f"the only GPU{_name_gpus(gpus)}"
   return Choice(tf.distribute.OneDeviceStrategy(device), f"one device, {found}")
 
 
 def _several_processes(
   processes: cluster.Cluster, options: DeviceOptions
 ) -> Choice:
-  num_gpus = len(tf.config.list_physical_devices("GPU"))
+  gpus = tf.config.list_physical_devices("GPU")
   if options.num_cpu_replicas:
-    num_gpus = 0
+    gpus = []
   devices = split_cpu(max(1, options.num_cpu_replicas))
   cluster.wait_for_all(processes, options.join_timeout)
   resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({"worker": list(processes.addresses)}),
     task_type="worker",
     task_id=processes.process_index,
-    num_accelerators={"GPU": num_gpus},
+    num_accelerators={"GPU": len(gpus)},
     rpc_layer="grpc",
   )
   with _on_cpus(len(devices)):
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
-  kind = f"{num_gpus} GPU(s)" if num_gpus else f"{len(devices)} CPU device(s)"
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+      resolver, _communication_options(len(gpus))
+    )
+  kind = f"{len(devices)} CPU device(s)"
+  if gpus:
+    kind = f"{len(gpus)} GPU(s){_name_gpus(gpus)} by NCCL"
   return Choice(
     strategy,
     f"{kind} in each of {len(processes.addresses)} processes, this one is "
     f"worker {processes.process_index}, by {processes.found_in}",
   )
+
+
+def _communication_options(
+  num_gpus: int,
+) -> tf.distribute.experimental.CommunicationOptions:
+  """Returns how processes with so many GPUs each communicate."""
+  kinds = tf.distribute.experimental.CommunicationImplementation
+  return tf.distribute.experimental.CommunicationOptions(
+    implementation=kinds.NCCL if num_gpus else kinds.AUTO
+  )
+
+
+def _name_gpus(gpus: Sequence[tf.config.PhysicalDevice]) -> str:
+  """Returns the names of GPUs in brackets, nothing where none is known."""
+  details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
+  names = [x["device_name"] for x in details if x.get("device_name")]
+  return f" ({', '.join(dict.fromkeys(names))})" if names else ""
 
 
 @contextlib.contextmanager

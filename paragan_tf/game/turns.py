@@ -9,7 +9,7 @@ Each player receives the gradient of its own loss only; the opponent does not
 change.
 """
 
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -30,6 +30,7 @@ class LossTerms(NamedTuple):
     step: Count of steps, for random numbers.
     one_pass: Whether D scores real and fake images in one pass, where it has no
       batch statistics.
+    loss_scale: Multiplies the loss, and so the gradients; `None` for 1.
   """
 
   penalties: Sequence[Penalty] = ()
@@ -38,6 +39,7 @@ class LossTerms(NamedTuple):
   seed: int = 0
   step: Optional[tf.Tensor] = None
   one_pass: bool = True
+  loss_scale: Optional[tf.Tensor] = None
 
   def augment_images(self, images: tf.Tensor, purpose: str) -> tf.Tensor:
     """Returns augmented images for D."""
@@ -67,7 +69,7 @@ class Move(NamedTuple):
 
   Attributes:
     loss: What it minimizes.
-    grads: The gradient of its weights.
+    grads: The gradient of its weights, multiplied by the loss scale.
     scores: D's logits, in a move of D.
   """
 
@@ -83,12 +85,24 @@ def repeat_rows(values: Optional[tf.Tensor], size: int) -> Optional[tf.Tensor]:
   return tf.gather(values, tf.range(size) % values.shape[0])
 
 
-def draw(g: Net, batch: Batch, mode: Mode) -> Fakes:
-  """Returns G's fakes; `Mode.TRAIN` if G is to be trained on them."""
+def draw(
+  g: Net,
+  batch: Batch,
+  mode: Mode,
+  compute: Callable[[Callable], Any] = lambda fn: fn(),
+) -> Fakes:
+  """Returns G's fakes.
+
+  Args:
+    g: The net.
+    batch: Its latent codes and class ids.
+    mode: `Mode.TRAIN` if G is to be trained on the fakes.
+    compute: Calls the function that it gets, maybe compiled.
+  """
   weights = g.trainable_variables
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weights)
-    images = g(batch.z, batch.labels, mode)
+    images = compute(lambda: g(batch.z, batch.labels, mode))
   return Fakes(
     images, batch.labels, lambda grad: tape.gradient(images, weights, grad)
   )
@@ -113,7 +127,9 @@ def d_move(
     loss = loss_fn(scores).d
     loss += _penalty("d", terms, d, batch, fakes, real, fake)
   # A class head has no gradient while its penalty is not due.
-  grads = tape.gradient(loss, weights, unconnected_gradients="zero")
+  grads = tape.gradient(
+    loss, weights, terms.loss_scale, unconnected_gradients="zero"
+  )
   return Move(loss, list(grads), scores)
 
 
@@ -135,7 +151,9 @@ def g_move(
     fake = judge(d, seen.images, seen.labels, Mode.FROZEN)
     loss = loss_fn(Scores(real.logits, fake.logits)).g
     loss += _penalty("g", terms, d, batch, seen, real, fake)
-  through, *direct = tape.gradient(loss, [fakes.images, *weights])
+  through, *direct = tape.gradient(
+    loss, [fakes.images, *weights], terms.loss_scale
+  )
   grads = list(fakes.pull_back(through))
   for i, grad in enumerate(direct):
     if grad is not None:

@@ -1,5 +1,7 @@
 """A net that computes in another precision than that of its weights.
 
+In float16, gradients need a loss scale (`game/loss_scale.py`).
+
 Layers compute in the precision of their input, so the input is what is cast.
 Weights, statistics of norms, spectral norms, the softmax of attention, the head
 of D and all losses stay float32.
@@ -11,7 +13,11 @@ import tensorflow as tf
 
 from paragan_tf.types import Mode, Net, Verdict
 
-PRECISIONS = {"float32": tf.float32, "bfloat16": tf.bfloat16}
+PRECISIONS = {
+  "float32": tf.float32,
+  "bfloat16": tf.bfloat16,
+  "float16": tf.float16,
+}
 
 
 class Precise(tf.Module):
