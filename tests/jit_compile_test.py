@@ -128,7 +128,7 @@ class JitCompileTest(tf.test.TestCase, parameterized.TestCase):
     lines = [f"{scope}{COMPILED}" for scope in scopes]
     built, loop = self.make(one_device, linear(), *lines)
     traced = loop._run.get_concrete_function(
-      loop._iterator, tf.constant(1, tf.int32)
+      loop._iterator, tf.constant(1, tf.int32), (0,), tf.constant(True)
     )
     num_calls, num_compiled = count_calls(traced.graph)
     self.assertEqual(num_compiled, num)

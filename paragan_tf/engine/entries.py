@@ -40,9 +40,8 @@ class StepState:
     self._strategy = strategy
     self._processes = processes
     self.entries = self._make_entries(is_period_end=True)
-    self._average = tf.function(
-      lambda: strategy.run(self._average_local_state), autograph=False
-    )
+    # A TPU's strategy names its program after the function: no lambda here.
+    self._average = tf.function(self._average_on_replicas, autograph=False)
 
   def prepare_save(self, num_steps: int) -> List[Entry]:
     """Returns what to save after a number of steps; all processes together."""
@@ -58,6 +57,9 @@ class StepState:
       for who, player in self._step.players.items()
       if player.exchange.agrees_after_period
     }
+
+  def _average_on_replicas(self) -> None:
+    self._strategy.run(self._average_local_state)
 
   def _average_local_state(self) -> None:
     """Averages what replicas do not exchange. Replica context."""
