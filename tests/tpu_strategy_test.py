@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.engine import entries, loop
+from paragan_tf.engine import entries, loop, strategies
+from paragan_tf.nets import adapted
 from tests import rehearsal_test, testing
 from tools.tpu import rehearsal, virtual_tpu
 
@@ -229,6 +230,13 @@ class TpuStrategyTest(tf.test.TestCase, parameterized.TestCase):
     averaged = state._average.get_concrete_function()
     num = 2 * 2 * 2 + len(experiment.step.ema.twin.variables)
     self.assert_messages(averaged.graph, {SUM: num})
+
+  def test_whether_a_users_net_writes_is_found_by_tracing(self):
+    with strategies.scope(self.strategy):
+      variable = tf.Variable(0.0)
+      writes = adapted._writes_variables
+      self.assertTrue(writes(lambda: variable.assign_add(1.0)))
+      self.assertFalse(writes(lambda: variable + 1.0))
 
   def test_a_message_in_a_branch_is_found(self):
     @tf.function(autograph=False)

@@ -187,9 +187,13 @@ def _check_owner(store: VariableStore, used: Sequence[tf.Variable]) -> None:
 
 def _writes_variables(replica: Callable[[], Any]) -> bool:
   """Returns whether a function writes a variable; it is traced, not run."""
-  strategy = tf.distribute.get_strategy()
-  run = tf.function(lambda: strategy.run(replica), autograph=False)
-  graph = run.get_concrete_function().graph.as_graph_def()
+
+  # Named, because a TPU's strategy names its program after it.
+  @tf.function(autograph=False)
+  def call_on_replicas():
+    tf.distribute.get_strategy().run(replica)
+
+  graph = call_on_replicas.get_concrete_function().graph.as_graph_def()
   functions = (function.node_def for function in graph.library.function)
   nodes = itertools.chain(graph.node, *functions)
   return any(node.op.startswith(_WRITES) for node in nodes)
