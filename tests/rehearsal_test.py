@@ -140,6 +140,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
       figures = json.loads(done.stdout.splitlines()[-1])
       self.assertEqual(figures["num_steps"], 10)
       self.assertLessEqual(figures["max_weight_gap"], 1e-5, net)
+      self.assertGreater(figures["max_weight_change"], 1e-3, net)
       self.assertTrue(np.isfinite(figures["max_state_gap"]))
 
 
