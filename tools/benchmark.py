@@ -9,7 +9,15 @@ from typing import Dict
 from absl import flags
 
 from tools import cli
-from tools.suites import async_, backbones, engines, layout, step, wire
+from tools.suites import (
+  async_,
+  backbones,
+  engines,
+  layout,
+  rehearsal,
+  step,
+  wire,
+)
 from tools.suites import input as input_
 from tools.suites.suite import Options, Suite
 
@@ -21,6 +29,7 @@ SUITES: Dict[str, Suite] = {
   "backbones": backbones.run,
   "input": input_.run,
   "layout": layout.run,
+  "rehearsal": rehearsal.run,
   "wire": wire.run,
 }
 

@@ -6,6 +6,12 @@ python -m tools.tpu_report --gin_file=gin/runs/biggan_imagenet128_tpu.gin \
 Compiles the step without a layout pass, with the layout, and with the layout in
 bfloat16. All figures are the compiler's estimates for one core:
 no network, no host.
+
+python -m tools.tpu_report --gin_file=gin/runs/smoke.gin --rehearse
+
+Compiles the programs that all cores run, collectives included, for 8, 128 and
+1024 cores, and runs them on 8 virtual CPU devices against `MirroredStrategy`.
+A batch that is no multiple of the cores is enlarged.
 """
 
 import concurrent.futures
@@ -19,7 +25,7 @@ from typing import Dict, List, Tuple
 from absl import flags
 
 from tools import cli
-from tools.tpu import environment, figures, rows
+from tools.tpu import environment, figures, rehearsal_report, rows
 from tools.tpu.export import Program
 
 _GIN_FILE = flags.DEFINE_multi_string(
@@ -41,6 +47,14 @@ _ABLATION = flags.DEFINE_bool(
 _ONLY = flags.DEFINE_multi_string(
   "only", [], "Compiles these variants alone, e.g. `bfloat16`."
 )
+_REHEARSE = flags.DEFINE_bool(
+  "rehearse", False, "Compiles and runs the programs of many cores instead."
+)
+_REHEARSE_CORES = flags.DEFINE_multi_integer(
+  "rehearse_cores",
+  list(rehearsal_report.TOPOLOGIES),
+  "Cores to compile for; may be repeated.",
+)
 _JSON = flags.DEFINE_string("json", None, "File for the figures.")
 _HTML = flags.DEFINE_string("html", None, "File for the tables.")
 _KEEP = flags.DEFINE_string("keep", None, "Folder for the programs.")
@@ -48,19 +62,16 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder for the programs.")
 
 def main():
   """Exports, compiles, and prints the report."""
+  if _REHEARSE.value:
+    _rehearse()
+    return
   chip = cli.exit_on_error(lambda: figures.find_chip(_TOPOLOGY.value))
   variants = cli.exit_on_error(
     lambda: figures.make_variants(chip, _ABLATION.value, _ONLY.value)
   )
   for flag in (_JSON, _HTML):
     cli.exit_on_error(lambda flag=flag: cli.check_file(flag.name, flag.value))
-  if not environment.is_installed():
-    print(
-      f"Making the TPU compiler's environment in '{environment.get_folder()}'; "
-      "this is done once.",
-      file=sys.stderr,
-    )
-    cli.exit_on_error(environment.install)
+  _install()
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(_KEEP.value or temporary)
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,6 +87,41 @@ def main():
   failure = report.failure()
   if failure:
     cli.fail(failure)
+
+
+def _rehearse() -> None:
+  """Rehearses the run on many cores, and prints the verdict."""
+  for flag in (_HTML, _KEEP):
+    if flag.value:
+      cli.fail(f"`--{flag.name}` and `--rehearse` exclude each other.")
+  cores = _REHEARSE_CORES.value
+  cli.exit_on_error(lambda: rehearsal_report.check_cores(cores))
+  cli.exit_on_error(lambda: cli.check_file(_JSON.name, _JSON.value))
+  _install()
+  report = cli.exit_on_error(
+    lambda: rehearsal_report.rehearse(
+      _GIN_FILE.value, _GIN_BINDINGS.value, cores
+    )
+  )
+  print(report.text())
+  path = _JSON.value
+  if path:
+    cli.exit_on_error(lambda: cli.write_json("json", path, report.json()))
+  failure = report.failure()
+  if failure:
+    cli.fail(failure)
+
+
+def _install() -> None:
+  """Makes the compiler's environment, unless it is there."""
+  if environment.is_installed():
+    return
+  print(
+    f"Making the TPU compiler's environment in '{environment.get_folder()}'; "
+    "this is done once.",
+    file=sys.stderr,
+  )
+  cli.exit_on_error(environment.install)
 
 
 def _compile_all(

@@ -73,7 +73,7 @@ class InnerLoop:
         tf.zeros([len(step.log_names)]), trainable=False, name="log_sums"
       )
     # Without AutoGraph, which would convert every net: tracing is faster.
-    self._run = tf.function(self._run_phases, autograph=False)
+    self._run = tf.function(self.run_phases, autograph=False)
     self._fetch = tf.function(self._fetch_sums, autograph=False)
 
   def wrap_program(self, wrapper: Callable[[Callable], Callable]) -> None:
@@ -82,7 +82,7 @@ class InnerLoop:
     For benchmarks that measure inside of it, e.g. with `tf.timestamp`.
     Arguments and results must stay the same.
     """
-    self._run = tf.function(wrapper(self._run_phases), autograph=False)
+    self._run = tf.function(wrapper(self.run_phases), autograph=False)
 
   def __call__(self, num_steps: int) -> Logs:
     """Trains for `num_steps`, and returns the logs.
@@ -130,7 +130,7 @@ class InnerLoop:
       *parts(range(after)),
     ]
 
-  def _run_phases(
+  def run_phases(
     self, iterator, repeats: tf.Tensor, phases: Phases, is_last: tf.Tensor
   ) -> tf.Tensor:
     """Repeats phases; returns the seconds that steps waited for batches."""

@@ -41,6 +41,7 @@ class Rehearsal(NamedTuple):
   num_steps: int = 10
 
 
+_EPSILON = 1.0
 # Some images and labels of each call, `[calls, cores, ...]`.
 Inputs = Sequence[np.ndarray]
 # From the name of a variable to its values, `[cores, ...]`.
@@ -93,49 +94,62 @@ def _sum_counts(counts) -> Dict[str, int]:
 
 
 def compare_with_strategy(rehearsal: Rehearsal, folder: pathlib.Path):
-  """Trains both ways; returns the largest difference of weights and of state.
+  """Trains both ways; returns the largest differences of weights and of state.
 
-  Weights are the trained base weights of both players and the average of G.
+  The change of weights since the start says how much a difference is. Weights
+  are the trained base weights of both players and the average of G.
+  Optimizers that divide by the root of `v` get a large epsilon: otherwise the
+  sign of a gradient that is 0 but for rounding would decide their first steps.
   """
   from paragan_tf.engine import strategies
 
   devices = strategies.split_cpu(rehearsal.num_cores)
-  exported, _ = export(rehearsal)
+  exported, _ = export(rehearsal, _EPSILON)
   inputs = _draw_inputs(rehearsal, exported)
   on_cores = _run_on_cores(rehearsal, exported, inputs, folder)
-  mirrored, weights = _run_mirrored(rehearsal, devices, inputs)
+  mirrored, trained, averaged = _run_mirrored(rehearsal, devices, inputs)
   gaps = {name: _gap(on_cores[name], mirrored[name]) for name in mirrored}
+  changes = [_gap(exported.state[name], mirrored[name]) for name in trained]
   return {
     "num_steps": len(inputs[0]),
     "num_variables": len(gaps),
-    "max_weight_gap": max(gaps[name] for name in weights),
+    "max_weight_gap": max(gaps[name] for name in trained + averaged),
+    "max_weight_change": max(changes),
     "max_state_gap": max(gaps.values()),
   }
 
 
-def export(rehearsal: Rehearsal):
+def export(rehearsal: Rehearsal, epsilon: Optional[float] = None):
   """Returns the exported step, and the run's batch size."""
   import tensorflow as tf
 
   num_cores = rehearsal.num_cores
   with replicated.trace_for_cores(num_cores):
-    built = build(rehearsal, tf.distribute.get_strategy())
+    built = build(rehearsal, tf.distribute.get_strategy(), epsilon)
     return replicated.export_step(built, num_cores), built.batch_size
 
 
-def build(rehearsal: Rehearsal, strategy):
-  """Builds the experiment; no image is read."""
+def build(rehearsal: Rehearsal, strategy, epsilon: Optional[float] = None):
+  """Builds the experiment, with optimizers of that epsilon.
+
+  No image is read.
+  """
   experiment = cli.import_experiment()
   experiment.gin.clear_config()
   cli.import_quietly("paragan_tf.config").load(
     rehearsal.gin_files, rehearsal.bindings
   )
   spec = find_image_spec(experiment)
-  return experiment.Experiment(
+  built = experiment.Experiment(
     strategy,
     input_fn=lambda: types.SimpleNamespace(spec=spec),
     batch_size=_find_batch_size(experiment, rehearsal.num_cores),
   )
+  for player in built.step.players.values():
+    for module in (player.optimizer, *player.optimizer.submodules):
+      if epsilon and hasattr(module, "epsilon"):
+        module.epsilon = epsilon
+  return built
 
 
 def _find_batch_size(experiment, num_cores: int) -> int:
@@ -184,13 +198,16 @@ def _call_virtual_cores(command: str, folder, rehearsal: Rehearsal) -> None:
 
 
 def _run_mirrored(rehearsal: Rehearsal, devices: List[str], inputs: Inputs):
-  """Returns the state after training with a strategy, and names of weights."""
+  """Returns the state after training with a strategy, and names of weights.
+
+  They are those that are trained, then those of the average of G.
+  """
   import tensorflow as tf
 
   from paragan_tf.engine import strategies
 
   strategy = tf.distribute.MirroredStrategy(devices)
-  built = build(rehearsal, strategy)
+  built = build(rehearsal, strategy, _EPSILON)
   step = built.step
 
   def make_program(phase):
@@ -214,8 +231,8 @@ def _run_mirrored(rehearsal: Rehearsal, devices: List[str], inputs: Inputs):
     for v in step.variables
   }
   trained = [w for player in step.players.values() for w in player.base]
-  trained += step.ema.twin.trainable_variables
-  return state, [w.name for w in trained]
+  averaged = step.ema.twin.trainable_variables
+  return state, [w.name for w in trained], [w.name for w in averaged]
 
 
 def _gap(a: np.ndarray, b: np.ndarray) -> float:

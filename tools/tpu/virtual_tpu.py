@@ -67,6 +67,48 @@ def make_strategy(num_cores: int) -> tf.distribute.TPUStrategy:
   return tf.distribute.TPUStrategy(_Resolver(num_cores))
 
 
+class _Batches:
+  """An iterator over batches of all cores, as tensors of a graph."""
+
+  def __init__(self, experiment):
+    self._strategy = experiment.strategy
+    num = self._strategy.num_replicas_in_sync
+    size = experiment.images_per_step
+    self._size = size // experiment.step.schedule.num_shards(num)
+    self._spec = experiment.spec
+
+  def __next__(self):
+    shape = [self._size, *[self._spec.resolution] * 2, self._spec.channels]
+    distribute = self._strategy.experimental_distribute_values_from_function
+    images = distribute(lambda context: tf.zeros(shape))
+    return images, distribute(lambda context: tf.zeros(shape[:1], tf.int32))
+
+
+def make_loop(experiment):
+  """Returns the inner loop of an experiment on made-up cores."""
+  from paragan_tf.engine import loop
+
+  batches = _Batches(experiment)
+  strategy, step = experiment.strategy, experiment.step
+  return loop.InnerLoop(strategy, step, batches, experiment.images_per_step)
+
+
+def trace_loop(experiment):
+  """Returns the traced program of the inner loop, whose graph is its `graph`.
+
+  The experiment is on made-up cores, in the current graph.
+  """
+  inner, batches = make_loop(experiment), _Batches(experiment)
+  phases = tuple(range(experiment.step.cycle))
+
+  def run(repeats, is_last):
+    return inner.run_phases(batches, repeats, phases, is_last)
+
+  return tf.function(run, autograph=False).get_concrete_function(
+    tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool)
+  )
+
+
 def find_communication(graph: tf.Graph) -> List[Message]:
   """Returns the messages of a graph and all functions that it calls."""
   return [

@@ -1,1 +1,5 @@
-"""Suite `rehearsal`: what is meant for TPUs, run or compiled without one."""
+"""Suite `rehearsal`: what can be shown of a TPU without one."""
+
+from tools.suites.rehearsal.suite import run
+
+__all__ = ["run"]

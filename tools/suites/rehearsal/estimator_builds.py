@@ -1,4 +1,7 @@
-"""How often TPUEstimator builds its graph in one run: it should be once."""
+"""How often TPUEstimator builds its graph in one run: it should be once.
+
+python -m tools.suites.rehearsal.estimator_builds
+"""
 
 import tempfile
 from typing import Any
@@ -46,3 +49,7 @@ def count_builds() -> int:
     run.close_progress()
     run.folder.close()
   return len(calls)
+
+
+if __name__ == "__main__":
+  print(count_builds())
