@@ -22,12 +22,14 @@ from tools.tpu import environment, rehearsal, replicated
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUN = "gin/runs/smoke.gin"
-SGD, OPTIMISTIC = "optimizers.SGD", "optimistic.OptimisticSGD"
+SGD, MOMENTUM = "optimizers.SGD", "optimizers.Momentum"
+OPTIMISTIC = "optimistic.OptimisticSGD"
 # Name, file of the exchange, optimizer, kinds of collectives.
 SCHEMES = (
   ("sync", "all_reduce", SGD, {"all_reduce"}),
   ("every_other_step", "every_other_step", SGD, {"all_reduce"}),
   ("paragan", "paragan", SGD, {"all_reduce", "permute"}),
+  ("moments", "paragan", MOMENTUM, {"all_reduce", "permute"}),
   ("gossip", "gossip", OPTIMISTIC, {"permute"}),
   ("quantized", "quantized", OPTIMISTIC, {"all_to_all"}),
 )
