@@ -26,11 +26,11 @@ smoke:
 	@$(MAKE) --no-print-directory train GIN=gin/runs/smoke.gin
 
 quick: lint
-	@$(PY) -m pytest -q -m "not soak" $(PARALLEL) $(QUICK)
+	@$(PY) -m pytest -q -m "not soak and not tpu" $(PARALLEL) $(QUICK)
 
 # ONLY=tests/step_test.py, or a test in it, runs that alone.
 test: lint
-	@$(PY) -m pytest -q -m "not soak" $(if $(ONLY),$(ONLY),$(PARALLEL) tests)
+	@$(PY) -m pytest -q -m "not soak and not tpu" $(if $(ONLY),$(ONLY),$(PARALLEL) tests)
 
 # CIFAR-10 and MobileNetV2, for trials; both are fetched, never committed.
 cifar10: $(VENV)/installed data/cifar10.npz
@@ -42,10 +42,10 @@ data/cifar10.npz: | $(VENV)/installed
 # The TPU compiler, in an environment of its own, and the tests that need it.
 test-tpu: $(VENV)/installed
 	@$(PY) -c "from tools.tpu import environment as e; e.is_installed() or e.install()"
-	@$(PY) -m pytest -q tests/tpu_report_test.py tests/rehearsal_test.py
+	@$(PY) -m pytest -q -m tpu tests
 
 soak: $(VENV)/installed
-	@$(PY) -m pytest -q $(PARALLEL) tests
+	@$(PY) -m pytest -q -m "not tpu" $(PARALLEL) tests
 
 lint: $(VENV)/installed
 	@$(PY) -m ruff check .

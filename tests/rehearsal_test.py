@@ -11,6 +11,7 @@ import tempfile
 
 import gin
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -18,7 +19,7 @@ from paragan_tf.engine.sampling import Sampler
 from paragan_tf.nets import linear
 from paragan_tf.types import ImageSpec
 from tests import testing
-from tools.tpu import environment, rehearsal, replicated
+from tools.tpu import rehearsal, replicated
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUN = "gin/runs/smoke.gin"
@@ -121,13 +122,9 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("f32[2,8,8,1]", hlo)
 
 
+@pytest.mark.tpu
 class RunTest(tf.test.TestCase, parameterized.TestCase):
   """The same program on virtual devices against `MirroredStrategy`."""
-
-  def setUp(self):
-    super().setUp()
-    if not environment.is_installed():
-      self.skipTest("`make test-tpu` makes the TPU compiler's environment.")
 
   def assert_weights_are_equal(self, wanted):
     text = json.dumps(wanted._asdict())

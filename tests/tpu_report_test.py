@@ -15,6 +15,7 @@ import tempfile
 from unittest import mock
 
 import gin
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl.testing import parameterized
@@ -415,8 +416,6 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
 
   def compile(self, topology, function, *specs):
     """Returns the row of a function, or the error, and the text."""
-    if not environment.is_installed():
-      self.skipTest("No TPU compiler here: `make test-tpu` gets it.")
     path = pathlib.Path(tempfile.mkdtemp(), "step_off.hlo")
     traced = tf.function(function, autograph=False, jit_compile=True)
     ir = traced.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
@@ -430,6 +429,7 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     return read_row("step_off", path, 1, figures.find_chip(topology)), path
 
   @parameterized.parameters(*TOPOLOGIES)
+  @pytest.mark.tpu
   def test_profiles_are_those_of_the_compiler(self, topology):
     profile = hardware.PROFILES[figures.find_chip(topology)]
     large = tf.TensorSpec([200000, 200000], tf.bfloat16)
@@ -444,6 +444,7 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
     self.assertBetween(row.mxu, 0.6, 1.0)
 
   @parameterized.parameters("v3:2x2", "v4:2x2x1", "v5e:2x2")
+  @pytest.mark.tpu
   def test_branches_loops_and_counts_take_time(self, topology):
     side = tf.TensorSpec([1024, 1024], tf.bfloat16)
     number = tf.TensorSpec([], tf.int32)
@@ -471,9 +472,8 @@ class ToolTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     *((kind, kind) for kind in ("v3:2x2", "v5e:2x2"))
   )
+  @pytest.mark.tpu
   def test_a_small_step_compiles(self, topology):
-    if not environment.is_installed():
-      self.skipTest("No TPU compiler here: `make test-tpu` gets it.")
     folder = tempfile.mkdtemp()
     done = run(
       "tools.tpu_report",
