@@ -108,7 +108,7 @@ class StopsTest(tf.test.TestCase):
     self.assertEqual([x["step"] for x in got], [3, 6, 9, 12, 15])
     for line, other in zip(expected, got):
       self.assertEqual(line.keys(), other.keys())
-      for name in ("d/loss", "g/loss", "d/grad_norm", "exchange/bytes"):
+      for name in ("d/loss", "g/loss", "g/rate", "exchange/bytes"):
         self.assertAllClose(other[name], line[name], rtol=1e-4, msg=name)
       self.assertGreater(other["images_per_second"], 0.0)
       self.assertBetween(other["input_wait"], 0.0, 1.0)

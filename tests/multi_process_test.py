@@ -258,22 +258,13 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     # Only the second one wanted to stop there.
     self.assertEqual(self.read_both(f"parts_{scheme}/stopped"), [8, 8])
 
-  def test_the_checkpoint_has_what_every_process_learned(self):
-    read = values(self.folder / "whole_every_other_step")
-    self.assertEqual(read["global_step"], 20)
-    # What is averaged is the same after each second step, the rest is not.
-    for name, is_averaged in (
-      ("g/linear/weight/w", True),
-      ("d/linear/weight/u", True),
-      ("g_ema/linear/weight/w", False),
-      ("g_optimizer/g/linear/weight/w/m", False),
-      ("d_optimizer/d/linear/weight/w/v", False),
-    ):
-      copies = [read[name]] + [read[f"{name}/replica_{i}"] for i in (1, 2, 3)]
-      self.assertNotIn(f"{name}/replica_4", read)
-      self.assertEqual(np.ptp(copies, 0).max() == 0, is_averaged, name)
-    agreed = values(self.folder / "whole_all_reduce")
-    self.assertEmpty([name for name in agreed if "replica" in name])
+  def test_the_checkpoint_has_one_value_for_all_processes(self):
+    for scheme in ("every_other_step", "all_reduce"):
+      read = values(self.folder / f"whole_{scheme}")
+      self.assertEqual(read["global_step"], 20)
+      self.assertEmpty([name for name in read if "replica" in name])
+      for name in ("g_ema/linear/weight/w", "d_optimizer/d/linear/weight/w/v"):
+        self.assertGreater(np.abs(read[name]).max(), 0.0, name)
 
   def test_a_stopped_run_resumes_in_one_process(self):
     shutil.copytree(self.folder / "stopped", self.own)
@@ -285,15 +276,12 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
     steps = [line["step"] for line in records.read(self.own)]
     self.assertEqual(steps, list(range(4, step + 1, 4)))
 
-  def test_replicas_own_state_is_refused_elsewhere_by_name(self):
-    folder = str(self.folder / "parts_every_other_step")
-    with self.assertRaisesRegex(
-      ValueError,
-      "has `.*/.*` of 4 replicas and this run has 1 replicas.*start 4 of",
-    ):
-      run_test.run(
-        run_test.ONE("/cpu:0"), folder, 24, *run_test.EVERY_OTHER_STEP
-      )
+  def test_replicas_that_average_weights_resume_in_one_process(self):
+    shutil.copytree(self.folder / "parts_every_other_step", self.own)
+    made = run_test.run(
+      run_test.ONE("/cpu:0"), self.own, 24, *run_test.EVERY_OTHER_STEP
+    )
+    self.assertEqual(made.done, 24)
 
   def test_no_image_comes_twice_in_an_epoch(self):
     ids = [np.array(read) for read in self.read_both("read")]

@@ -538,11 +538,16 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     for runner in (full, small):
       runner(0)
     caches = [runner.step.placement.cache for runner in (full, small)]
-    copies = [strategies.copies(testing.strategy(), x.images) for x in caches]
-    pixels = [cache.decode(np.stack(x)[:, -1]) for x in copies]  # The filled.
+    pixels = [
+      [
+        cache.decode(copy[-1], kind, x.shape)  # The one that is filled.
+        for copy in strategies.copies(testing.strategy(), x.images)
+      ]
+      for kind, x in zip(("float32", dtype), caches)
+    ]
+    pixels = [np.stack(x) for x in pixels]
     self.assertLess(np.abs(pixels[0] - pixels[1]).max(), error + 1e-6)
     self.assertGreater(np.abs(pixels[0] - pixels[1]).max(), 0.0)
-    self.assertEqual(caches[1].images.dtype.size, size)
     num_pixels = testing.SPEC.resolution**2 * testing.SPEC.channels
     sent = [x.step.placement.num_bytes(0) for x in (full, small)]
     num_images = BATCH // 2
@@ -550,12 +555,17 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(sent[1], num_images * (size * num_pixels + 4))
 
   def test_uint8_has_the_levels_of_real_images(self):
-    levels = tf.range(256) / 255 * 2 - 1
-    kept = cache.encode(tf.cast(levels, tf.float32), "uint8")
-    self.assertAllEqual(kept, tf.range(256))
-    self.assertAllClose(cache.decode(kept), levels, atol=1e-6)
-    beyond = cache.encode(tf.constant([-1.5, 1.5]), "uint8")
-    self.assertAllEqual(beyond, [0, 255])
+    pixels = np.arange(258).reshape([1, 2, 129, 1, 1]).clip(0, 255)
+    levels = (pixels / 127.5 - 1.0).astype(np.float32)
+    kept = cache.encode(tf.constant(levels), "uint8")
+    self.assertEqual((kept.dtype, kept.shape), (tf.int32, [1, 2, 33]))
+    got = cache.decode(kept[0], "uint8", levels.shape[1:])
+    self.assertAllClose(got, levels[0], atol=1e-6)
+    beyond = tf.constant([[[[-1.5]], [[1.5]]]])
+    kept = cache.encode(beyond, "uint8")
+    self.assertAllEqual(
+      cache.decode(kept[0], "uint8", [2, 1, 1]), [[[-1]], [[1]]]
+    )
 
   def test_damping_divides_the_rate_by_the_age(self):
     runner = Runner(

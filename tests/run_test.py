@@ -441,7 +441,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_cache_of_fakes_is_in_the_checkpoint(self):
     read = whole("four_async").checkpoint
     # Replicas 1 and 3 play D; at step 8 they hold the fakes of steps 6 and 7.
-    own = [read.get_tensor(f"fakes/images/replica_{i}") for i in (1, 3)]
+    own = [read.get_tensor(f"fakes/pixels/replica_{i}") for i in (1, 3)]
     self.assertNotAllClose(*own)
     self.assertAllEqual(read.get_tensor("fakes/born/replica_1"), [6, 7])
 

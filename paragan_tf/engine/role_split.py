@@ -162,8 +162,8 @@ class RoleSplit(Placement):
     if self._both or not self._is_due("g", phase):
       return 0
     images = self.cache.images
-    pixels = images.shape[2:].num_elements()
-    size = pixels * images.dtype.size + self.cache.labels.dtype.size
+    size = images.shape[2:].num_elements() * images.dtype.size
+    size += self.cache.labels.dtype.size
     return self._num_sent * self._sizes.sent * size
 
   def device(self, who: str) -> ContextManager:
@@ -228,6 +228,7 @@ class RoleSplit(Placement):
     fakes = game.draw(batch, Mode.TRAIN)
     move = game.move("g", fakes, batch, game.terms("g", phase, count))
     images = tf.stop_gradient(fakes.images)
+    images = tf.ensure_shape(images, [size, *self.cache.shape[1:]])
     dtype = self._schedule.cache_dtype
     return move, make_batch(images, batch.labels, self._sizes.sent, dtype)
 
@@ -244,7 +245,7 @@ class RoleSplit(Placement):
 
     images, labels = tf.cond(born < 0, own, lambda: (images, labels))
     fakes = turns.Fakes(
-      tf.ensure_shape(images, self.cache.images.shape[1:]),
+      tf.ensure_shape(images, self.cache.shape),
       None if batch.labels is None else labels,
       lambda grad: [],
     )

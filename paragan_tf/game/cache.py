@@ -7,15 +7,19 @@ is sent. At G's exchange they are sent to the replicas of D. Their `Cache` adds
 them, with the steps in which they were sampled, and drops as many of its oldest
 batches:
 
-    sent = outbox.push(make_batch(images, labels, ...))      # each step of G
+    batches = make_batch(images, labels, size, dtype)        # each step of G
+    sent = outbox.push(batches)
     cache.fill(received, born)                               # G's exchange
     images, labels, born = cache.take(phase, step, replica)  # each step of D
 
 `born` is the step in which a batch was sampled, or -1 before one is received: D
 then samples fakes itself. Fakes are sent and kept as uint8, like real images in
-files, unless another type is chosen.
+files, unless another type is chosen. Types of less than 4 bytes are packed into
+int32: collectives between processes have no smaller type, and a TPU would pad a
+few channels to 128.
 """
 
+import math
 from typing import NamedTuple, Optional, Sequence
 
 import tensorflow as tf
@@ -31,7 +35,7 @@ class FakeBatches(NamedTuple):
   """Batches of fakes, the oldest first.
 
   Attributes:
-    images: `[n, b, h, w, c]`, as `encode` returns them.
+    images: `[n, b, ...]`, as `encode` returns them.
     labels: Class ids, `[n, b]`; zeros if unconditional.
   """
 
@@ -40,21 +44,30 @@ class FakeBatches(NamedTuple):
 
 
 class Store(tf.Module):
-  """The newest `depth` batches, the oldest first."""
+  """The newest `depth` batches, the oldest first.
+
+  Attributes:
+    images: All images, as `encode` returns them.
+    labels: Their class ids, `[depth, size]`.
+    shape: Of the images of a batch, `[size, h, w, c]`.
+  """
 
   def __init__(
     self, depth: int, size: int, spec: ImageSpec, dtype: str, name: str
   ):
     super().__init__(name=name)
     side = spec.resolution
-    shape = [depth, size, side, side, spec.channels]
+    self.shape = [size, side, side, spec.channels]
+    self._dtype = dtype
+    images = encode(tf.zeros([depth, *self.shape]), dtype)
+    kind = "images" if dtype == "float32" else "pixels"
 
-    def variable(shape, dtype, name):
-      return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+    def variable(value, name):
+      return tf.Variable(tf.zeros_like(value), trainable=False, name=name)
 
     with self.name_scope:
-      self.images = variable(shape, tf.as_dtype(dtype), "images")
-      self.labels = variable(shape[:2], tf.int32, "labels")
+      self.images = variable(images, kind)
+      self.labels = variable(tf.zeros([depth, size], tf.int32), "labels")
 
   def push(self, batches: FakeBatches) -> FakeBatches:
     """Adds batches, drops as many of the oldest, and returns all."""
@@ -111,7 +124,7 @@ class Cache(Store):
       index = self._random_index(last + 1, step, replica)
     else:
       index = last if self._policy == "newest" else min(phase, last)
-    images = decode(self.images[index])
+    images = decode(self.images[index], self._dtype, self.shape)
     return images, self.labels[index], self.born[index]
 
   def fill_level(self) -> tf.Tensor:
@@ -133,14 +146,28 @@ def make_batch(
 
 
 def encode(images: tf.Tensor, dtype: str) -> tf.Tensor:
-  """Returns images in [-1, 1] as another type; uint8 has 256 levels."""
-  if dtype != "uint8":
-    return tf.cast(images, tf.as_dtype(dtype))
-  levels = (tf.clip_by_value(images, -1.0, 1.0) + 1.0) * 127.5
-  return tf.cast(tf.round(levels), tf.uint8)
+  """Returns images in [-1, 1], `[n, b, ...]`, as they are sent and kept.
+
+  That is `[n, b, words]` in int32, but for float32. uint8 has 256 levels.
+  """
+  if dtype == "float32":
+    return images
+  if dtype == "uint8":
+    images = tf.round((tf.clip_by_value(images, -1.0, 1.0) + 1.0) * 127.5)
+  small = tf.cast(images, tf.as_dtype(dtype))
+  per_word = 4 // small.dtype.size
+  flat = tf.reshape(small, [*images.shape[:2], -1])
+  flat = tf.pad(flat, [[0, 0], [0, 0], [0, -flat.shape[2] % per_word]])
+  words = tf.reshape(flat, [*images.shape[:2], -1, per_word])
+  return tf.bitcast(words, tf.int32)
 
 
-def decode(images: tf.Tensor) -> tf.Tensor:
-  """Returns encoded images as float32 in [-1, 1]."""
-  floats = tf.cast(images, tf.float32)
-  return floats / 127.5 - 1.0 if images.dtype == tf.uint8 else floats
+def decode(kept: tf.Tensor, dtype: str, shape: Sequence[int]) -> tf.Tensor:
+  """Returns one encoded batch as float32 in [-1, 1], of the given shape."""
+  if dtype == "float32":
+    return kept
+  small = tf.bitcast(kept, tf.as_dtype(dtype))
+  size = math.prod(shape[1:])
+  flat = tf.reshape(small, [shape[0], -1])[:, :size]
+  floats = tf.reshape(tf.cast(flat, tf.float32), shape)
+  return floats / 127.5 - 1.0 if dtype == "uint8" else floats

@@ -154,16 +154,21 @@ def _use_one_replica(num: int, replica: int) -> Iterator[None]:
     return
   import tensorflow as tf
 
-  from paragan_tf import collectives
+  from paragan_tf import collectives, pairs
 
-  with mock.patch.multiple(
-    collectives,
-    num_replicas=lambda: num,
-    replica_id=lambda: tf.constant(replica),
-    static_replica_id=lambda: replica,
-    mean=lambda values, weights=None: list(values),
-    group_mean=lambda values, size: list(values),
-    receive=lambda values, sources: list(values),
+  def receive(values, sources):
+    return list(values)
+
+  with (
+    mock.patch.multiple(
+      collectives,
+      num_replicas=lambda: num,
+      replica_id=lambda: tf.constant(replica),
+      static_replica_id=lambda: replica,
+      mean=lambda values, weights=None: list(values),
+      group_mean=lambda values, size: list(values),
+    ),
+    mock.patch.object(pairs, "receive", receive),
   ):
     yield
 

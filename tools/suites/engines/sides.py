@@ -92,7 +92,7 @@ class Trainer:
       began = tf.timestamp()
       with tf.control_dependencies([began]):
         results = program(*args)
-      with tf.control_dependencies(results):
+      with tf.control_dependencies(tf.nest.flatten(results)):
         self._program_seconds.assign_add(tf.timestamp() - began)
       return results
 
