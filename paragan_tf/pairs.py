@@ -121,10 +121,10 @@ def receive(
     pairs = [[s, t] for t, s in enumerate(sources) if s != t]
     keeps = tf.constant([s == t for t, s in enumerate(sources)])
     keeps = tf.gather(keeps, collectives.row_index())
-    received = [
-      collectives.collective_permute(value, pairs) for value in values
+    return [
+      tf.where(keeps, value, collectives.collective_permute(value, pairs))
+      for value in values
     ]
-    return [tf.where(keeps, v, r) for v, r in zip(values, received)]
   context = tf.distribute.get_replica_context()
   num_local = len(context.strategy.extended.worker_devices)
   # Copies from device to device. All replicas of a process must take part.
