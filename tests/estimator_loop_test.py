@@ -13,6 +13,7 @@ import tensorflow as tf
 from paragan_tf.engine import estimator, estimator_loop, loop
 from paragan_tf.outputs import checkpoints, records
 from paragan_tf.run import Run
+from paragan_tf.types import Losses
 from tests import estimator_test, run_test
 from tools.suites.rehearsal import estimator_builds
 
@@ -181,6 +182,25 @@ class ResumeTest(tf.test.TestCase):
     made = make(self.folder, True)
     made.experiment.input_fn.meter = lambda: {"input/depth": float("nan")}
     with self.assertRaisesRegex(FloatingPointError, "at step 3: .* diverged"):
+      made.train(15)
+    made.close_progress()
+
+  def test_a_loss_that_is_nan_between_stops_is_one_sentence(self):
+    made = make(self.folder, True)
+    step = made.experiment.make_step
+
+    def diverge(count=None):
+      made_step = step(count)
+      made_step.game = made_step.game._replace(
+        loss_fn=lambda scores: Losses(
+          *(tf.reduce_mean(x) * float("nan") for x in scores)
+        )
+      )
+      return made_step
+
+    made.experiment.make_step = diverge
+    made._estimator = made.experiment.estimator(self.folder, saves=False)
+    with self.assertRaisesRegex(FloatingPointError, "NaN.*diverged; lower a"):
       made.train(15)
     made.close_progress()
 

@@ -25,6 +25,8 @@ _ModeKeys = tf.estimator.ModeKeys
 # A local variable: the sums of the logs, in order of their names, and of the
 # seconds of waiting for input, since it was last initialized.
 LOG_SUMS = "log_sums"
+# What an estimator raises when the loss of a step is not a number.
+NanLossError = tf.estimator.NanLossDuringTrainingError
 _NEVER = 1 << 40
 
 # Maps the global step to a step with new variables.

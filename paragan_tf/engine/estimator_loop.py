@@ -19,7 +19,12 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.engine.estimator import LOG_SUMS, make_input_fn, measure_wait
+from paragan_tf.engine.estimator import (
+  LOG_SUMS,
+  NanLossError,
+  make_input_fn,
+  measure_wait,
+)
 from paragan_tf.engine.loop import Action, Logs, next_stop
 from paragan_tf.types import Entry
 
@@ -90,7 +95,13 @@ class EstimatorLoop:
         self._estimator.config.tpu_config.iterations_per_loop,
       )
       input_fn = measure_wait(make_input_fn(self._input_fn, start_step))
-      self._estimator.train(input_fn, max_steps=num_steps, hooks=[hook])
+      try:
+        self._estimator.train(input_fn, max_steps=num_steps, hooks=[hook])
+      except NanLossError as e:
+        raise FloatingPointError(
+          f"`d/loss` is NaN after step {hook.step}: training diverged; lower a "
+          "learning rate. The last checkpoint is kept."
+        ) from e
     return hook.step
 
   def _at_stop(

@@ -74,6 +74,7 @@ def compile_for_cores(rehearsal: Rehearsal, folder: pathlib.Path):
     "batch_size": batch_size,
     "num_steps": len(phases),
     "memory_bytes": max(p["memory_bytes"] for p in programs),
+    "state_bytes": max(p["state_bytes"] for p in programs),
     "flops": sum(p["flops"] for p in phases),
     "num_collectives": sum(sum(p["collectives"].values()) for p in phases),
     "collectives": _sum_counts(p["collectives"] for p in phases),

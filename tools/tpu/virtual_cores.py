@@ -284,6 +284,7 @@ def _describe(compiled, found) -> dict:
   kinds = collections.Counter(kind for kind, _ in found)
   return {
     "flops": cost["flops"],
+    "state_bytes": memory.argument_size_in_bytes,
     "memory_bytes": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
     - memory.alias_size_in_bytes
