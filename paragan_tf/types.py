@@ -119,11 +119,11 @@ class Entry(NamedTuple):
     all_replicas: The ids of all replicas that have a copy, in any process; by
       default `replicas`.
     num_replicas: Of the run; by default as many as have a copy.
-    merged: How to read a checkpoint of more or fewer replicas: the `mean` or
-      the `sum` of their values. If `None`, such a checkpoint is refused.
+    merge_rule: How to read a checkpoint of more or fewer replicas: the `mean`
+      or the `sum` of their values. If `None`, such a checkpoint is refused.
     optional: Whether a checkpoint may lack it; it is then zeros.
-    absorbs: What is added to it, if a checkpoint has that and the run has no
-      such variable.
+    residual_source: What is added to it, if a checkpoint has that and the run
+      has no such variable.
   """
 
   name: str
@@ -132,9 +132,9 @@ class Entry(NamedTuple):
   replicas: Tuple[int, ...] = ()
   all_replicas: Tuple[int, ...] = ()
   num_replicas: int = 0
-  merged: Optional[str] = None
+  merge_rule: Optional[str] = None
   optional: bool = False
-  absorbs: Optional[VectorSlice] = None
+  residual_source: Optional[VectorSlice] = None
 
   def complete(self) -> "Entry":
     """Returns the entry with its defaults filled in."""

@@ -129,7 +129,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     three = [e._replace(agrees=False) for e in three]
     path = self.kept.save(1, three)
     two = [*entries({"w": [0.0, 0.0]}), *entries({"t": [0, 0]})]
-    two = [e._replace(agrees=False, merged=merged) for e in two]
+    two = [e._replace(agrees=False, merge_rule=merged) for e in two]
     if expected is None:
       with self.assertRaisesRegex(ValueError, "`w` of 3 replicas.*start 3"):
         checkpoints.restore(path, two)
@@ -137,7 +137,7 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     checkpoints.restore(path, two)
     self.assertAllEqual(two[0].copies, expected)
     self.assertAllEqual(two[1].copies, [5, 5])  # A count stays one.
-    again = [e._replace(merged=merged) for e in three]
+    again = [e._replace(merge_rule=merged) for e in three]
     checkpoints.restore(path, again)
     self.assertAllEqual(again[0].copies, [1.0, 2.0, 9.0])
 
@@ -145,27 +145,31 @@ class CheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     (w,) = entries({"w": [1.0]})
     path = self.kept.save(1, [w])
     (s,) = entries({"s": [[7.0, 7.0]] * 2}, agrees=False)
-    checkpoints.restore(path, [w, s._replace(merged="sum", optional=True)])
+    checkpoints.restore(path, [w, s._replace(merge_rule="sum", optional=True)])
     self.assertAllEqual(s.copies, np.zeros([2, 2]))
     with self.assertRaisesRegex(ValueError, "lacks `s`"):
-      checkpoints.restore(path, [w, s._replace(merged="sum")])
+      checkpoints.restore(path, [w, s._replace(merge_rule="sum")])
 
   @parameterized.parameters(2, 3)
-  def test_an_entry_absorbs_its_slice_of_a_stored_vector(self, num):
+  def test_an_entry_takes_over_its_slice_of_a_stored_vector(self, num):
     debts = [[0.0, 1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 3.0, 4.0]]
     owed = [[[10.0], [20.0]], [[30.0], [40.0]]]
     stored = entries({"s": debts, "e": owed}, agrees=False)
     path = self.kept.save(1, stored)
     (e,) = entries({"e": [[[0.0], [0.0]]] * num}, agrees=False)
     part = VectorSlice("s", 5, 2)
-    checkpoints.restore(path, [e._replace(merged="mean", absorbs=part)])
+    checkpoints.restore(
+      path, [e._replace(merge_rule="mean", residual_source=part)]
+    )
     own = owed if num == 2 else [np.mean(owed, 0)] * num
     self.assertAllEqual(e.copies, [np.add(x, [[2.0], [3.0]]) for x in own])
     # Of another size it is no such vector, and without one nothing is added.
-    wrong = e._replace(merged="mean", absorbs=part._replace(size=4))
+    wrong = e._replace(merge_rule="mean", residual_source=part._replace(size=4))
     with self.assertRaisesRegex(ValueError, r"`s` .* shape \[4\], got \[5\]"):
       checkpoints.restore(path, [wrong])
-    none = e._replace(merged="mean", absorbs=part._replace(key="no"))
+    none = e._replace(
+      merge_rule="mean", residual_source=part._replace(key="no")
+    )
     checkpoints.restore(path, [none])
     self.assertAllEqual(e.copies, own)
 

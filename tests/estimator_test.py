@@ -245,12 +245,12 @@ class GraphTest(tf.test.TestCase, parameterized.TestCase):
       built.estimator(self.get_temp_dir(), tpu=object())
     built.estimator(self.get_temp_dir())
 
-  def test_g_and_d_apart_need_two_cores_a_replica(self):
-    apart = "experiment.Experiment.schedule = @schedule.Asynchronous"
-    built = build(apart)
+  def test_a_role_split_needs_two_cores_a_replica(self):
+    role_split = "experiment.Experiment.schedule = @schedule.Asynchronous"
+    built = build(role_split)
     with self.assertRaisesRegex(ValueError, "`on_cores`"):
       built.estimator(self.get_temp_dir(), tpu=object())
-    built = build(apart, "schedule.Asynchronous.on_cores = True")
+    built = build(role_split, "schedule.Asynchronous.on_cores = True")
     made = built.estimator(self.get_temp_dir())
     self.assertEqual(made.config.tpu_config.num_cores_per_replica, 2)
 

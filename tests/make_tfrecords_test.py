@@ -269,7 +269,7 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("is complete: 20 images in 3 files", out.getvalue())
     self.assertEqual(self.files(""), before)
     os.remove(os.path.join(self.output, "train-00001-of-00003.tfrecord"))
-    with self.assertRaisesRegex(ValueError, "train-00001.*is not there"):
+    with self.assertRaisesRegex(ValueError, "train-00001.*does not exist"):
       self.make()
 
   def test_a_folder_of_something_else_is_refused(self):

@@ -347,7 +347,9 @@ class MeanTest(tf.test.TestCase, parameterized.TestCase):
     variables = (made.experiment.step.variables for made in (four, one))
     players = four.experiment.step.players.values()
     summed = {
-      v.name for p in players for v in getattr(p.exchange, "summed", ())
+      v.name
+      for p in players
+      for v in getattr(p.exchange, "summed_residuals", ())
     }
     spread = {}
     for x, y in zip(*variables):

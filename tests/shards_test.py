@@ -127,7 +127,7 @@ class FindTest(SetTest):
   def test_a_file_that_is_gone_is_named(self):
     path = self.write_manifest()
     os.remove(self.paths[2])
-    with self.assertRaisesRegex(ValueError, "train-2.*is not there: copy"):
+    with self.assertRaisesRegex(ValueError, "train-2.*does not exist: copy"):
       shards.find(path)
 
   @parameterized.named_parameters(

@@ -139,7 +139,7 @@ def _describe_refusal(
   if len(bad) == total:
     remedy = "copy them again"
   else:
-    remedy = "mend them, or leave them out with `broken='skip'`"
+    remedy = "fix them, or leave them out with `broken='skip'`"
   return (
     f"{len(bad):,} of {total:,} images in '{root}' are broken: "
     f"{describe_broken(bad, root)}; {remedy}."

@@ -64,14 +64,14 @@ class ImageChecker:
       if images.labels is None and self._is_bad_label(int(label)):
         return (
           f"{self._describe(row)} must have a label from 0 to "
-          f"{self._num_classes - 1}, got {label}: mend it, or `num_classes`; "
+          f"{self._num_classes - 1}, got {label}: fix it, or `num_classes`; "
           f"{_REMEDY}."
         )
       content = encoded
     error = find_decode_error(content, images.channels, self._python)
     if error is None:
       return None
-    return f"{self._describe(row)} {error}; mend or remove it: {_REMEDY}."
+    return f"{self._describe(row)} {error}; fix or remove it: {_REMEDY}."
 
   def _read(self, row: int) -> bytes:
     block = int(self._blocks.block_ids[row])

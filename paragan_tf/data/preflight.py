@@ -121,7 +121,7 @@ def check_labels(name: str, labels: np.ndarray, num_classes: int) -> None:
   if low < 0 or high >= num_classes:
     raise ValueError(
       f"Labels of '{name}' must be from 0 to {num_classes - 1}, got {low} to "
-      f"{high}: count classes from 0, or mend `num_classes`."
+      f"{high}: count classes from 0, or fix `num_classes`."
     )
 
 

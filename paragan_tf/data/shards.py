@@ -164,7 +164,7 @@ def _read_index(path: str) -> Index:
   sizes = [] if _is_http(path) else _sizes(paths)
   for full, shard, size in zip(paths, manifest.shards, sizes):
     if size != shard.bytes:
-      now = "is not there" if size is None else f"has {size:,}"
+      now = "does not exist" if size is None else f"has {size:,}"
       raise ValueError(
         f"'{full}' must have {shard.bytes:,} bytes as '{path}' says, and "
         f"{now}: copy it again."

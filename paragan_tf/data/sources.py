@@ -118,7 +118,7 @@ def select_classes(source: Source, labels: Sequence[Union[str, int]]) -> Source:
 
 @gin.register
 def fashion(num_heldout: int = 2000) -> Source:
-  """Returns a subset of Fashion-MNIST (arXiv 1708.07747), embedded, 32x32 grey.
+  """Returns a subset of Fashion-MNIST (arXiv 1708.07747), embedded, 32x32 gray.
 
   10,000 images of 10 classes; two black pixels are added on each side.
   """
@@ -161,7 +161,7 @@ def folder(
 
   Args:
     path: The folder.
-    channels: 3 for color, 1 for grey.
+    channels: 3 for color, 1 for gray.
     broken: What to do with broken files: "refuse" or "skip" them. To also skip
       files that are damaged in the middle, "skip" decodes all files at every
       start; if that takes too long, use `tools.make_tfrecords` once.
@@ -196,7 +196,7 @@ def tfrecord(
 
   Args:
     pattern: Of the files, or the path of their manifest.json.
-    channels: 3 for color, 1 for grey.
+    channels: 3 for color, 1 for gray.
     num_classes: Number of classes, if there is no manifest.
     num_heldout: Number of random images to hold out; by default a fifth, at
       most 2,000.

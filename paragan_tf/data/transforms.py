@@ -179,7 +179,7 @@ def decode_image(
 
 
 def _decode_with_pillow(content: np.ndarray, channels: int) -> np.ndarray:
-  """Decodes what TensorFlow cannot: WebP, BMP with a palette or to grey."""
+  """Decodes what TensorFlow cannot: WebP, BMP with a palette or to gray."""
   import PIL.Image
 
   with PIL.Image.open(io.BytesIO(content.tobytes())) as image:

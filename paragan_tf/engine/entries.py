@@ -84,7 +84,9 @@ class StepState:
     first = self._processes.index * self._processes.num_local_replicas
     own = _find_local(step, is_period_end)
     feedbacks = _feedbacks(step)
-    summed = {_key(v) for feedback in feedbacks for v in feedback.summed}
+    summed = {
+      _key(v) for feedback in feedbacks for v in feedback.summed_residuals
+    }
     residual_targets = {
       name.split(":")[0]: VectorSlice(*target)
       for feedback in feedbacks
@@ -107,9 +109,9 @@ class StepState:
           replicas=tuple(replica for replica, _ in kept),
           all_replicas=tuple(everywhere),
           num_replicas=num,
-          merged=own.get(name),
+          merge_rule=own.get(name),
           optional=name in summed,
-          absorbs=residual_targets.get(name),
+          residual_source=residual_targets.get(name),
         )
       )
     return entries
@@ -159,7 +161,7 @@ def _find_local(step: Step, is_period_end: bool) -> Dict[str, Optional[str]]:
     own.update((spec.name, rule) for spec in _moments(player))
     own.update((_key(v), rule) for module in modules for v in module.variables)
   for feedback in _feedbacks(step):
-    own.update((_key(v), "sum") for v in feedback.summed)
+    own.update((_key(v), "sum") for v in feedback.summed_residuals)
   own.update((_key(v), None) for v in step.placement.variables)
   return own
 

@@ -130,13 +130,13 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
     first = entry.copies[0]
     spec = tf.TensorSpec(first.shape, first.dtype)
     wanted.update((key, spec) for key in itertools.chain(*keys))
-    wanted.update(_absorbed_specs(entry, stored))
+    wanted.update(_residual_specs(entry, stored))
   values = stored.read(wanted)
   for entry, keys in zip(entries, sources):
-    absorbed = [values[key] for key in _absorbed_specs(entry, stored)]
+    residuals = [values[key] for key in _residual_specs(entry, stored)]
     for copy, copy_keys in zip(entry.copies, keys):
       value = _merge(entry, [values[key] for key in copy_keys])
-      copy.assign(_add_absorbed(entry, value, absorbed))
+      copy.assign(_add_residuals(entry, value, residuals))
 
 
 class _Stored:
@@ -166,7 +166,7 @@ class _Stored:
       keys = [] if entry.optional else [entry.name]  # The latter is missing.
     elif len(ids) > 1 and ids in (entry.all_replicas, _all_of_run(entry)):
       return [[_replica_key(entry.name, i)] for i in entry.replicas]
-    elif not entry.merged and not (entry.agrees and len(ids) == 1):
+    elif not entry.merge_rule and not (entry.agrees and len(ids) == 1):
       self._check_replicas(entry, len(ids))
     return [keys] * len(entry.copies)
 
@@ -209,22 +209,22 @@ class _Stored:
       )
 
 
-def _absorbed_specs(entry: Entry, stored: _Stored) -> Dict[str, tf.TensorSpec]:
-  """Returns the specs of the vectors that an entry absorbs, by key."""
-  part = entry.absorbs
+def _residual_specs(entry: Entry, stored: _Stored) -> Dict[str, tf.TensorSpec]:
+  """Returns the specs of an entry's residual vectors, by key."""
+  part = entry.residual_source
   if part is None:
     return {}
   keys = [_replica_key(part.key, i) for i in stored.replicas(part.key)]
   return {k: tf.TensorSpec([part.size], entry.copies[0].dtype) for k in keys}
 
 
-def _add_absorbed(
+def _add_residuals(
   entry: Entry, value: tf.Tensor, vectors: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-  """Returns the value plus its part of the absorbed vectors."""
-  if entry.absorbs is None or not vectors:
+  """Returns the value plus its part of the residual vectors."""
+  if entry.residual_source is None or not vectors:
     return value
-  start, size = entry.absorbs.start, value.shape.num_elements()
+  start, size = entry.residual_source.start, value.shape.num_elements()
   part = tf.add_n(vectors)[start : start + size]
   return value + tf.reshape(part, value.shape)
 
@@ -237,7 +237,7 @@ def _merge(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
   if len(values) == 1 or not values[0].dtype.is_floating:
     return values[0]
   total = tf.add_n(values)
-  return total if entry.merged == "sum" else total / len(values)
+  return total if entry.merge_rule == "sum" else total / len(values)
 
 
 def _write(path: str, by_key: Dict[str, tf.Variable]) -> None:

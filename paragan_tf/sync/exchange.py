@@ -145,14 +145,15 @@ class ErrorFeedback:
   """Mix-in for exchanges with error feedback.
 
   Attributes:
-    summed: Residuals that are summed over the replicas of a checkpoint, if it
-      has more or fewer replicas. If it lacks the residuals, they are 0.
+    summed_residuals: Residuals that are summed over the replicas of a
+      checkpoint, if it has more or fewer replicas. If it lacks the residuals,
+      they are 0.
     residual_targets: Variables that take over a checkpoint's residual vector
       for which this exchange has no variable. Maps a variable's name to the
       name and the size of the vector, and the variable's offset in it.
   """
 
-  summed: Sequence[tf.Variable] = ()
+  summed_residuals: Sequence[tf.Variable] = ()
 
   @property
   def residual_targets(self) -> Mapping[str, Tuple[str, int, int]]:

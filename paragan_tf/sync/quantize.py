@@ -133,7 +133,7 @@ class Quantized(ErrorFeedback, Exchange):
       self.s = [s]
 
   @property
-  def summed(self) -> Sequence[tf.Variable]:  # type: ignore[override]
+  def summed_residuals(self) -> Sequence[tf.Variable]:  # type: ignore[override]
     """Residuals of the second phase: each replica has those of its chunk."""
     return self.s
 

@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
   Attributes:
     seconds: The compiler's estimate of the whole, by multiply-adds and bytes;
-      `None` if its `optimal_seconds` cannot be mended.
+      `None` if its `optimal_seconds` cannot be corrected.
     seconds_by_cycles: The sum of its estimates of all operations.
     hbm_bytes: Arguments, results and temporary buffers.
     mxu: The share of the MXU's peak that the multiply-adds reach, by cycles.
