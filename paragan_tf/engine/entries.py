@@ -22,7 +22,7 @@ from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step, run_if
 from paragan_tf.game.slots import SlotSpec
-from paragan_tf.sync.exchange import ErrorFeedback
+from paragan_tf.sync.exchange import ErrorFeedback, assign_mean
 from paragan_tf.types import Entry, VectorSlice
 
 
@@ -73,11 +73,13 @@ class StepState:
         lambda m=moments: [tf.convert_to_tensor(x) for x in m],
         lambda m=moments: [tf.zeros(x.shape, x.dtype) for x in m],
       )
-      means = _mean(values, weight)
+      counts = None if weight is None else [weight] * len(values)
+      means = collectives.mean(values, counts)
       run_if(trains, lambda m=moments, x=means: _assign(m, x), lambda: None)
       if who == "g":
         average = self._step.ema.twin.variables
-        _assign(average, _mean(average, weight))
+        counts = None if weight is None else [weight] * len(average)
+        assign_mean(average, counts)
 
   def _make_entries(self, is_period_end: bool) -> List[Entry]:
     step, num = self._step, self._strategy.num_replicas_in_sync
@@ -130,12 +132,6 @@ class StepState:
 
 def _key(variable: tf.Variable) -> str:
   return variable.name.split(":")[0]
-
-
-def _mean(variables: Sequence[tf.Variable], weight) -> List[tf.Tensor]:
-  values = [tf.convert_to_tensor(variable) for variable in variables]
-  weights = None if weight is None else [weight] * len(values)
-  return collectives.mean(values, weights)
 
 
 def _assign(variables: Sequence[tf.Variable], values) -> None:
