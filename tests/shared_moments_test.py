@@ -8,7 +8,7 @@ from absl.testing import parameterized
 
 from paragan_tf.engine.shared_moments import SharedMoments
 from paragan_tf.engine.step import Step
-from paragan_tf.game import lookahead, optimistic, optimizers
+from paragan_tf.game import layerwise, lookahead, optimistic, optimizers
 from paragan_tf.game.slots import SlotSpec
 from paragan_tf.sync import exchange
 from tests import testing
@@ -26,6 +26,7 @@ OPTIMIZERS = (
   ("adam", lambda rate, name: optimizers.Adam(rate, name=name), 2),
   ("optimistic", lambda rate, n: optimistic.OptimisticAdam(rate, name=n), 2),
   ("lookahead", make_lookahead, 2),
+  ("lamb", lambda rate, name: layerwise.LAMB(rate, name=name), 2),
 )
 
 

@@ -32,10 +32,13 @@ class MomentView:
     self.name, self.shape, self.dtype = spec
     self.buffer = buffer
 
+  def read_flat(self) -> tf.Tensor:
+    """Returns the moment as a vector, as it is stored."""
+    return self.buffer.read_value()[: self.shape.num_elements()]
+
   def read_value(self) -> tf.Tensor:
     """Returns the moment."""
-    size = self.shape.num_elements()
-    return tf.reshape(self.buffer.read_value()[:size], self.shape)
+    return tf.reshape(self.read_flat(), self.shape)
 
   def numpy(self):
     """Returns the moment as an array."""

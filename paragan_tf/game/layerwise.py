@@ -85,6 +85,8 @@ def lamb_update(g, x, m, v, t, eta, beta1, beta2, epsilon, lambda_) -> Tensors:
 class LAMB(Adam):
   """Adam with each layer's update scaled to the norm of its weights."""
 
+  is_elementwise = False
+
   def __init__(
     self,
     learning_rate: LearningRate = 2e-4,

@@ -29,7 +29,12 @@ import gin
 import tensorflow as tf
 
 from paragan_tf.game.number_checks import check_fraction, check_positive
-from paragan_tf.game.slots import MakeSlot, SlotSpec, make_variable
+from paragan_tf.game.slots import (
+  MakeSlot,
+  SlotSpec,
+  make_variable,
+  stored_as_vectors,
+)
 
 # A rate, or a function from the count of updates done to the next one's rate.
 LearningRate = Union[float, Callable[[tf.Tensor], tf.Tensor]]
@@ -43,9 +48,12 @@ class Optimizer(tf.Module):
     slot_names: What is kept for each weight.
     slots: Slot name -> one variable a weight, zero at first.
     t: Count of updates done, int64.
+    is_elementwise: Whether each number's update depends on its own gradient and
+      slots only.
   """
 
   slot_names: Tuple[str, ...] = ()
+  is_elementwise = False
 
   def __init__(self, learning_rate: LearningRate, name: str):
     super().__init__(name=name)
@@ -144,9 +152,14 @@ class Optimizer(tf.Module):
     t = tf.cast(t, tf.float64)
     for i, (g, w) in enumerate(zip(grads, weights)):
       slots = [self.slots[name][i] for name in self.moments]
-      before = [tf.convert_to_tensor(slot) for slot in slots]
-      u, *values = self._update(tf.convert_to_tensor(g), w, before, t, alpha)
-      updates.append(u)
+      g = tf.convert_to_tensor(g)
+      if self.is_elementwise and stored_as_vectors(slots):
+        # A moment is then updated where it is; reshaped, it would be copied.
+        g, before = tf.reshape(g, [-1]), [slot.read_flat() for slot in slots]
+      else:
+        before = [tf.convert_to_tensor(slot) for slot in slots]
+      u, *values = self._update(g, w, before, t, alpha)
+      updates.append(tf.reshape(u, w.shape))
       for slot, value in zip(slots, values):
         slot.assign(value)
     return updates
@@ -230,6 +243,7 @@ class Momentum(Optimizer):
   """Gradient descent with classical or Nesterov's momentum."""
 
   slot_names = ("v",)
+  is_elementwise = True
 
   def __init__(
     self,
@@ -260,6 +274,7 @@ class RMSProp(Optimizer):
   """Divides by a running root mean square of the gradient."""
 
   slot_names = ("v",)
+  is_elementwise = True
 
   def __init__(
     self,
@@ -295,6 +310,7 @@ class Adam(Optimizer):
   """Adam; `beta1` is 0 by default, as is common for GANs."""
 
   slot_names: Tuple[str, ...] = ("m", "v")
+  is_elementwise = True
   update_fn: Callable[..., Tensors] = staticmethod(adam_update)
 
   def __init__(
