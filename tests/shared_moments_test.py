@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf.engine import step
 from paragan_tf.engine.shared_moments import SharedMoments
-from paragan_tf.engine.step import Step
 from paragan_tf.game import layerwise, lookahead, optimistic, optimizers
 from paragan_tf.game.slots import SlotSpec
 from paragan_tf.sync import exchange
@@ -34,8 +34,8 @@ def periodic():
   return exchange.Periodic(2)
 
 
-def train(step):
-  runner = Runner(step)
+def train(made):
+  runner = Runner(made)
   for t in range(6):
     runner(t)
   return runner.weights()
@@ -50,7 +50,7 @@ class SharedMomentsTest(tf.test.TestCase, parameterized.TestCase):
       )
 
     shared = make()
-    with mock.patch.object(Step, "_make_shared_moments", return_value=None):
+    with mock.patch.object(step, "share_moments", return_value=None):
       separate = make()
     sizes = {
       who: sorted(w.shape.num_elements() for w in player.weights)[::-1]
@@ -71,8 +71,8 @@ class SharedMomentsTest(tf.test.TestCase, parameterized.TestCase):
       (one, periodic),
       (testing.strategy(), exchange.AllReduce),
     ):
-      step = make_step(strategy, make_exchange, make_optimizer=adam)
-      self.assertIsNone(step.shared_moments)
+      made = make_step(strategy, make_exchange, make_optimizer=adam)
+      self.assertIsNone(made.shared_moments)
 
   def test_a_view_is_a_part_of_its_buffer(self):
     specs = {

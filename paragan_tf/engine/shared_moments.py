@@ -16,6 +16,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 import tensorflow as tf
 
+from paragan_tf.engine.player import Player
 from paragan_tf.game.slots import SlotSpec
 
 
@@ -103,6 +104,24 @@ class SharedMoments(tf.Module):
     """Returns the view of a moment."""
     views = itertools.chain(*self.views.values())
     return next(view for view in views if view.name == spec.name)
+
+
+def share_moments(
+  players: Mapping[str, Player], is_split: bool
+) -> Optional[SharedMoments]:
+  """Returns buffers for moments where a replica needs those of one player.
+
+  That is where it trains one of them (`is_split`) and updates only that one:
+  with shared gradients all replicas update both.
+  """
+  if not is_split or any(p.exchange.replicas_agree for p in players.values()):
+    return None
+  specs = {
+    who: player.optimizer.moment_specs(player.weights)
+    for who, player in players.items()
+  }
+  dtypes = {spec.dtype for both in specs.values() for spec in both}
+  return SharedMoments(specs) if len(dtypes) == 1 else None
 
 
 def _rank(who: str, specs: Sequence[SlotSpec]):

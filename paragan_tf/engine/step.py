@@ -31,11 +31,12 @@ from paragan_tf.engine.placement import (
   Placement,
 )
 from paragan_tf.engine.player import Player
-from paragan_tf.engine.shared_moments import SharedMoments
+from paragan_tf.engine.shared_moments import share_moments
 from paragan_tf.game.augment import Augment
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.losses import LossFn
 from paragan_tf.game.schedule import Schedule
+from paragan_tf.game.slots import MakeSlot, make_variable
 from paragan_tf.sync.exchange import Counts, Traffic
 from paragan_tf.types import Batch
 
@@ -68,32 +69,16 @@ class Step(tf.Module):
         0, trainable=False, dtype=tf.int64, name="global_step"
       )
     self.count = count
-    self.shared_moments = self._make_shared_moments()
+    self.shared_moments = share_moments(self.players, self.placement.is_split)
+    make_moment: MakeSlot = make_variable
+    if self.shared_moments is not None:
+      make_moment = self.shared_moments.make_moment
     for player in (g, d):
-      self._init_optimizer(player)
+      player.optimizer.init(player.weights, make_moment)
       player.exchange.init(player.weights, seed)
       if player.loss_scale is not None:
         player.loss_scale.init()
     ema.follow(g.weights, g.base)
-
-  def _make_shared_moments(self) -> Optional[SharedMoments]:
-    """Makes buffers for moments where a replica needs those of one player."""
-    agree = [p.exchange.replicas_agree for p in self.players.values()]
-    if any(agree) or not self.placement.is_split:
-      return None
-    specs = {
-      who: player.optimizer.moment_specs(player.weights)
-      for who, player in self.players.items()
-    }
-    dtypes = {spec.dtype for both in specs.values() for spec in both}
-    return SharedMoments(specs) if len(dtypes) == 1 else None
-
-  def _init_optimizer(self, player: Player) -> None:
-    if self.shared_moments is None:
-      player.optimizer.init(player.weights)
-    else:
-      make_moment = self.shared_moments.make_moment
-      player.optimizer.init(player.weights, make_moment)
 
   @property
   def players(self) -> Mapping[str, Player]:
