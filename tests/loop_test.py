@@ -1,5 +1,6 @@
 """The outer loop's stops and actions, and the inner loop's logs."""
 
+import time
 from unittest import mock
 
 import tensorflow as tf
@@ -123,24 +124,29 @@ class InnerLoopTest(tf.test.TestCase):
     self.assertAllClose(inner._sums, [0.0, 0.0, 0.0])
 
   def test_input_wait_is_the_fraction_of_time_spent_on_input(self):
-    def element(slow):
-      def sleep(i):
-        tf.py_function(lambda: __import__("time").sleep(slow), [], [])
-        return tf.cast([i], tf.float32), tf.cast([i], tf.float32)
+    def sleep(seconds):
+      tf.py_function(lambda: time.sleep(seconds), [], [])
 
-      return sleep
+    class Slow(Counter):
+      def __call__(self, images, labels, phase, is_logged):
+        sleep(0.1)
+        return super().__call__(images, labels, phase, is_logged)
+
+    def element(i):
+      return tf.cast([i], tf.float32), tf.cast([i], tf.float32)
+
+    def slow_element(i):
+      sleep(0.1)
+      return element(i)
 
     shares = []
-    for slow in (0.0, 0.05):
-      data = tf.data.Dataset.range(100).map(element(slow))
-      inner = loop.InnerLoop(
-        tf.distribute.get_strategy(), Counter(), iter(data), 1
-      )
+    for make_element, step in ((element, Slow()), (slow_element, Counter())):
+      data = tf.data.Dataset.range(100).map(make_element)
+      inner = loop.InnerLoop(tf.distribute.get_strategy(), step, iter(data), 1)
       inner(2)
-      shares.append(inner(8)["input_wait"])
-    self.assertGreater(shares[1], 0.7)
-    self.assertLessEqual(shares[1], 1.0)
-    self.assertLess(shares[0], shares[1])
+      shares.append(inner(4)["input_wait"])
+    self.assertLess(shares[0], 0.4)
+    self.assertBetween(shares[1], 0.6, 1.0)
 
 
 class HooksTest(tf.test.TestCase):
