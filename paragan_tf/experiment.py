@@ -286,7 +286,7 @@ class Experiment:
       estimator,
       self.input_fn,
       self.images_per_step,
-      self.step.log_names,
+      self.step,
       entries,
       fetch_every,
     )

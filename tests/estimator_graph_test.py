@@ -186,7 +186,8 @@ class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
     _, built = self.build(TRAIN)
     with built.graph.as_default():
       names = {v.op.name for v in tf.compat.v1.local_variables()}
-    expected = {estimator.LOG_SUMS, estimator_loop._ITERATIONS}
+    expected = {estimator.LOG_SUMS, estimator.LOG_STEP}
+    expected.add(estimator_loop._ITERATIONS)
     self.assertContainsSubset(expected, names)
 
   def test_a_variable_that_needs_the_cores_program_is_found(self):

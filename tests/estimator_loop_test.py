@@ -109,7 +109,7 @@ class StopsTest(tf.test.TestCase):
     self.assertEqual([x["step"] for x in got], [3, 6, 9, 12, 15])
     for line, other in zip(expected, got):
       self.assertEqual(line.keys(), other.keys())
-      for name in ("d/loss", "g/loss", "g/rate", "exchange/bytes"):
+      for name in ("d/loss", "g/loss", "d/grad_norm", "exchange/bytes"):
         self.assertAllClose(other[name], line[name], rtol=1e-4, msg=name)
       self.assertGreater(other["images_per_second"], 0.0)
       self.assertBetween(other["input_wait"], 0.0, 1.0)
@@ -239,6 +239,7 @@ class CountingGraph:
     self.count = tf.compat.v1.train.get_or_create_global_step()
     w = tf.compat.v1.get_variable("w", initializer=0, use_resource=True)
     sums = self.make_local(estimator.LOG_SUMS, 0.0)
+    self.make_local(estimator.LOG_STEP, 0)
     steps = tf.constant(1)
     if on_tpu:
       steps = self.make_local(estimator_loop._ITERATIONS, 1)

@@ -229,7 +229,8 @@ class GraphTest(tf.test.TestCase, parameterized.TestCase):
         jit_compile=jit_compile,
       )
       batches = (testing.batch(4, build().spec, seed=t)[:2] for t in range(4))
-      logs[jit_compile] = [call(*batch).numpy() for batch in batches]
+      is_logged = tf.constant(True)
+      logs[jit_compile] = [call(*batch, is_logged).numpy() for batch in batches]
       self.assertEqual(call.experimental_get_tracing_count(), 1)
     loss = step.log_names.index("d/loss")
     self.assertAllClose(logs[True], logs[False], rtol=1e-3, atol=1e-4)

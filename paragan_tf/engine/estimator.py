@@ -25,6 +25,8 @@ _ModeKeys = tf.estimator.ModeKeys
 # A local variable: the sums of the logs, in order of their names, and of the
 # seconds of waiting for input, since it was last initialized.
 LOG_SUMS = "log_sums"
+# Another one: the next step at which norms are to be logged, counted from 1.
+LOG_STEP = "log_step"
 # What an estimator raises when the loss of a step is not a number.
 NanLossError = tf.estimator.NanLossDuringTrainingError
 _NEVER = 1 << 40
@@ -165,13 +167,17 @@ def _train_spec(step: Step, features, labels, on_tpu: bool):
   images, wait = features, tf.zeros([1])
   if isinstance(features, Mapping):
     images, wait = features["images"], features["wait"]
-  sums = _make_log_sums(len(step.log_names) + 1)
+  # Kept on the device and read at stops: nothing is sent to the host in steps
+  # but the loss, by TPUEstimator itself.
+  sums = _make_local_variable(LOG_SUMS, [len(step.log_names) + 1], tf.float32)
+  log_step = _make_local_variable(LOG_STEP, [], tf.int64)
 
   # Inside a `tf.function` the updates keep their order; in a plain graph G
   # might read D before its update.
   @tf.function(autograph=False)
   def train():
-    logs = _call_step(step, images, labels)
+    is_logged = tf.equal(step.count + 1, log_step)
+    logs = _call_step(step, images, labels, is_logged)
     # Replicas must agree on a variable, so it has their means.
     waits = wait * collectives.num_replicas()
     sums.assign_add(collectives.mean([tf.concat([logs, waits], 0)])[0])
@@ -186,11 +192,11 @@ def _train_spec(step: Step, features, labels, on_tpu: bool):
   )
 
 
-def _call_step(step: Step, images, labels) -> tf.Tensor:
+def _call_step(step: Step, images, labels, is_logged) -> tf.Tensor:
   """Trains for one step, in the phase of its count; returns the logs."""
 
   def at(phase: int) -> tf.Tensor:
-    logs = step(images, labels, phase)
+    logs = step(images, labels, phase, is_logged)
     return tf.stack([tf.cast(logs[n], tf.float32) for n in step.log_names])
 
   if step.cycle == 1:
@@ -205,13 +211,13 @@ def _call_step(step: Step, images, labels) -> tf.Tensor:
   return tf.switch_case(branch, branches)
 
 
-def _make_log_sums(size: int) -> tf.Variable:
-  # Kept on the device and read at stops: nothing is sent to the host in steps
-  # but the loss, by TPUEstimator itself. A local variable is not saved.
+def _make_local_variable(name: str, shape, dtype: tf.DType) -> tf.Variable:
+  """Makes a variable that is not saved, outside of the loop on the cores."""
   with tf.init_scope():
     return tf.compat.v1.get_variable(
-      LOG_SUMS,
-      [size],
+      name,
+      shape,
+      dtype,
       initializer=tf.compat.v1.zeros_initializer(),
       trainable=False,
       use_resource=True,

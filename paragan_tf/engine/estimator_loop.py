@@ -20,12 +20,14 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf.engine.estimator import (
+  LOG_STEP,
   LOG_SUMS,
   NanLossError,
   make_input_fn,
   measure_wait,
 )
 from paragan_tf.engine.loop import Action, Logs, next_stop
+from paragan_tf.engine.step import Step
 from paragan_tf.types import Entry
 
 # Returns the values of variables in a session, by name.
@@ -42,7 +44,7 @@ class EstimatorLoop:
     estimator: A TPUEstimator that does not save.
     input_fn: An `InputFn`.
     images_per_step: Over all replicas.
-    log_names: Names of the logs of a step.
+    step: Of the run; for the names of its logs.
     entries: The run's variables, which get the estimator's values.
     fetch_every: Intervals: at their multiples actions need these values. They
       have them at the end, too.
@@ -53,7 +55,7 @@ class EstimatorLoop:
     estimator: Any,
     input_fn: Callable,
     images_per_step: int,
-    log_names: Sequence[str],
+    step: Step,
     entries: Sequence[Entry],
     fetch_every: Sequence[int],
   ):
@@ -64,7 +66,8 @@ class EstimatorLoop:
     self._estimator = estimator
     self._input_fn = input_fn
     self._images_per_step = images_per_step
-    self._log_names = log_names
+    self._log_names = step.log_names
+    self._last_step_log_names = set(step.last_step_log_names)
     self._entries = entries
     self._fetch_every = fetch_every
 
@@ -136,8 +139,9 @@ class EstimatorLoop:
   def _make_logs(
     self, sums: np.ndarray, num_steps: int, seconds: float
   ) -> Logs:
-    means = (float(mean) for mean in sums[:-1] / num_steps)
-    logs = dict(zip(self._log_names, means))
+    logs = dict(zip(self._log_names, map(float, sums)))
+    for name in set(logs) - self._last_step_log_names:
+      logs[name] /= num_steps
     logs["images_per_second"] = num_steps * self._images_per_step / seconds
     # Batches of a TPU may have been requested before the interval began.
     logs["input_wait"] = min(float(sums[-1]) / seconds, 1.0)
@@ -178,7 +182,7 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
   def begin(self):
     """Finds the variables in the graph."""
     found = {v.op.name: v for v in tf.compat.v1.local_variables()}
-    self._sums = found[LOG_SUMS]
+    self._sums, self._log_step = found[LOG_SUMS], found[LOG_STEP]
     self._iterations: Optional[tf.Variable] = found.get(_ITERATIONS)
     self._count = tf.compat.v1.train.get_global_step()
     self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
@@ -194,7 +198,12 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
         f"The estimator continues at step {step}, and its input started at "
         f"step {self._start_step}: run the same command again."
       )
+    self._load_log_step(session)
     self._last_time = time.perf_counter()
+
+  def _load_log_step(self, session) -> None:
+    """Lets the next stop's step compute norms, which are of that step only."""
+    self._log_step.load(self._next_stop(self.step), session)
 
   def before_run(self, run_context):
     """Lets a TPU loop up to the next stop.
@@ -220,6 +229,7 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     session.run(self._sums.initializer)
     if not self._at_stop(self.step, logs, lambda x: self._read(session, x)):
       run_context.request_stop()
+    self._load_log_step(session)
     self._last_step, self._last_time = self.step, time.perf_counter()
 
   def _read(self, session, names: Sequence[str]) -> Dict[str, np.ndarray]:
