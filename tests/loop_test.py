@@ -124,20 +124,21 @@ class InnerLoopTest(tf.test.TestCase):
     self.assertAllClose(inner._sums, [0.0, 0.0, 0.0])
 
   def test_input_wait_is_the_fraction_of_time_spent_on_input(self):
-    def sleep(seconds):
-      tf.py_function(lambda: time.sleep(seconds), [], [])
+    def sleep(value):
+      time.sleep(0.1)
+      return value
 
     class Slow(Counter):
       def __call__(self, images, labels, phase, is_logged):
-        sleep(0.1)
+        late = tf.py_function(sleep, [tf.reduce_sum(labels)], tf.float32)
+        self.total.assign_add(tf.ensure_shape(late, []))
         return super().__call__(images, labels, phase, is_logged)
 
     def element(i):
       return tf.cast([i], tf.float32), tf.cast([i], tf.float32)
 
     def slow_element(i):
-      sleep(0.1)
-      return element(i)
+      return element(tf.ensure_shape(tf.py_function(sleep, [i], tf.int64), []))
 
     shares = []
     for make_element, step in ((element, Slow()), (slow_element, Counter())):
@@ -147,6 +148,33 @@ class InnerLoopTest(tf.test.TestCase):
       shares.append(inner(4)["input_wait"])
     self.assertLess(shares[0], 0.4)
     self.assertBetween(shares[1], 0.6, 1.0)
+
+  def test_a_step_ends_after_its_updates(self):
+    """Otherwise updates would count as waiting for the next batch."""
+    inner = HooksTest.make(self)
+    program = inner._run.get_concrete_function(
+      inner._iterator, tf.constant(1), (0, 1), tf.constant(True)
+    )
+    (loop_op,) = (
+      op for op in program.graph.get_operations() if op.type.endswith("While")
+    )
+    name = loop_op.get_attr("body").name
+    body = program.graph._get_function(name).graph
+    clocks = [op for op in body.get_operations() if op.type == "Timestamp"]
+    self.assertLen(clocks, 4)  # A batch has arrived, a step has ended, twice.
+    for clock in clocks[1::2]:
+      self.assertIn("AssignAddVariableOp", kinds(clock))
+
+
+def kinds(op):
+  """Returns the types of all operations that come before one."""
+  seen, found = set(), [op]
+  while found:
+    one = found.pop()
+    if one.name not in seen:
+      seen.add(one.name)
+      found += [x.op for x in one.inputs] + list(one.control_inputs)
+  return {op.graph.get_operation_by_name(name).type for name in seen}
 
 
 class HooksTest(tf.test.TestCase):

@@ -212,11 +212,19 @@ class InnerLoop:
       values = [tf.cast(logs[n], tf.float32) for n in self._step.log_names]
       values = tf.stack(values)
       self._sums.assign_add(values)
-      return values[0]
+      return self._end_of_step(values[0])
 
     # A TPU's strategy would turn `False` into a tensor.
     args = (element,) if is_logged is False else (element, is_logged)
     return self._local(self._strategy.run(replica, args=args))
+
+  def _end_of_step(self, token: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor that waits for all updates. Replica context."""
+    if self._on_tpu:  # Its whole program has to end.
+      return token
+    updated = [tf.convert_to_tensor(v) for v in self._step.variables]
+    with tf.control_dependencies(updated):
+      return tf.identity(token)
 
   def _local(self, value):
     return self._strategy.experimental_local_results(value)
