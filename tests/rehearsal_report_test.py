@@ -1,12 +1,11 @@
 """The verdict of a rehearsal, and the figures of the suite, of made-up ones."""
 
-import tempfile
 from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests.train_test import ForkServer
+from tests.train_test import ServerTestCase
 from tools.suites.rehearsal import suite
 from tools.suites.rehearsal.suite import Found
 from tools.tpu import rehearsal_report as report
@@ -101,15 +100,7 @@ class RehearsalReportTest(tf.test.TestCase, parameterized.TestCase):
       report.check_cores([8, 9])
 
 
-class ToolTest(tf.test.TestCase, parameterized.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.server = ForkServer(folder.name)
-    cls.addClassCleanup(cls.server.close)
-
+class ToolTest(ServerTestCase, parameterized.TestCase):
   @parameterized.parameters(
     (["--rehearse_cores=9"], "`--rehearse_cores` must be some of"),
     (["--html=x.html"], "`--html` and `--rehearse` exclude each other"),

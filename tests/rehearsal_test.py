@@ -19,6 +19,7 @@ from paragan_tf.engine.sampling import Sampler
 from paragan_tf.nets import linear
 from paragan_tf.types import ImageSpec
 from tests import testing
+from tools.suites.rehearsal.suite import make_bindings
 from tools.tpu import rehearsal, replicated
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -36,28 +37,11 @@ SCHEMES = (
 )
 
 
-def bindings(net, optimizer):
-  """Returns a small pair, and plain gradients: Adam magnifies rounding."""
-  lines = [
-    f"from paragan_tf.nets import {net}",
-    "from paragan_tf.game import optimistic",
-    "from paragan_tf.game import optimizers",
-    f"g/experiment.player.net = @{net}.Generator",
-    f"d/experiment.player.net = @{net}.Discriminator",
-    f"{optimizer}.learning_rate = 0.01",
-  ]
-  for scope in ("", "g/", "d/"):
-    lines.append(f"{scope}experiment.player.optimizer = @{optimizer}")
-  if net == "sngan":
-    lines += ["sngan.Generator.width = 4", "sngan.Discriminator.width = 4"]
-  return lines
-
-
 def make(scheme, optimizer, net="linear", num_cores=8, more=()):
   """Returns a rehearsal of a scheme."""
   return rehearsal.Rehearsal(
     [RUN, f"gin/sync/{scheme}.gin"],
-    [*bindings(net, optimizer), *more],
+    [*make_bindings(net, optimizer), *more],
     num_cores,
   )
 

@@ -22,7 +22,7 @@ from absl.testing import parameterized
 
 from paragan_tf import config, experiment, hardware
 from tests.tpu_programs_test import FILES, TEXT
-from tests.train_test import ForkServer
+from tests.train_test import ServerTestCase
 from tools.tpu import environment, export, figures, programs
 from tools.tpu.rows import Row, read_row
 
@@ -316,15 +316,7 @@ def run(*command, **variables):
   )
 
 
-class ToolTest(tf.test.TestCase, parameterized.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.server = ForkServer(folder.name)
-    cls.addClassCleanup(cls.server.close)
-
+class ToolTest(ServerTestCase, parameterized.TestCase):
   def test_without_the_compiler_it_says_how_to_get_it(self):
     if sys.version_info[:2] < environment._OLDEST:
       done = self.server.run(

@@ -75,7 +75,9 @@ def train(*flags, gin_file="gin/runs/smoke.gin"):
   )
 
 
-class TrainTest(tf.test.TestCase):
+class ServerTestCase(tf.test.TestCase):
+  """A test with a fork server, started once for its class."""
+
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
@@ -84,6 +86,8 @@ class TrainTest(tf.test.TestCase):
     cls.server = ForkServer(folder.name)
     cls.addClassCleanup(cls.server.close)
 
+
+class TrainTest(ServerTestCase):
   def setUp(self):
     super().setUp()
     self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)

@@ -55,18 +55,24 @@ class Found(NamedTuple):
 def make_rehearsal(scheme: str, net: str) -> Rehearsal:
   """Returns the rehearsal of a scheme with a small pair of nets."""
   sync, optimizer = SCHEMES[scheme]
+  bindings = make_bindings(net, optimizer)
+  return Rehearsal([_RUN, f"gin/sync/{sync}.gin"], bindings)
+
+
+def make_bindings(net: str, optimizer: str) -> List[str]:
+  """Returns the bindings of a small pair of nets, both with one optimizer."""
   bindings = [
     f"from paragan_tf.nets import {net}",
     "from paragan_tf.game import optimistic",
     "from paragan_tf.game import optimizers",
     f"{optimizer}.learning_rate = 0.01",
     f"experiment.player.optimizer = @{optimizer}",
-    *NETS[net],
+    *NETS.get(net, ()),
   ]
   for side, kind in (("g", "Generator"), ("d", "Discriminator")):
     bindings.append(f"{side}/experiment.player.net = @{net}.{kind}")
     bindings.append(f"{side}/experiment.player.optimizer = @{optimizer}")
-  return Rehearsal([_RUN, f"gin/sync/{sync}.gin"], bindings)
+  return bindings
 
 
 def run(options: Options) -> Result:
