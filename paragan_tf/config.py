@@ -1,10 +1,14 @@
 """Gin configs: loads, saves and compares them."""
 
+import contextlib
+import logging
 import pathlib
 import re
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import gin
+
+from paragan_tf import shipped
 
 # What a wrong value in a config raises.
 WRONG = (ValueError, TypeError, RuntimeError)
@@ -46,23 +50,38 @@ _BINDING = re.compile(r"^([\w/.]+) = (.*?)(?=^\S|\Z)", re.M | re.S)
 def load(files: Sequence[str], bindings: Sequence[str]) -> None:
   """Reads config files, then single bindings over them.
 
-  A file, or one it includes, is looked for where the program runs, then beside
-  the package.
+  A file, or one it includes, is looked for where the program runs, then among
+  the shipped ones.
   """
   gin.clear_config()
-  root = pathlib.Path(__file__).resolve().parent.parent
-  gin.add_config_file_search_path(str(root))
+  gin.add_config_file_search_path(str(shipped.ROOT))
   for file in files:
-    if not pathlib.Path(file).is_file() and not (root / file).is_file():
+    if not pathlib.Path(file).is_file() and not (shipped.ROOT / file).is_file():
       raise ValueError(
         f"Config file '{file}' does not exist: check the path.{_new_name(file)}"
       )
   try:
-    gin.parse_config_files_and_bindings(files, bindings)
+    with _hide_failed_searches():
+      gin.parse_config_files_and_bindings(files, bindings)
   except (SyntaxError, OSError, ImportError, AttributeError) as e:
     raise ValueError(f"The config cannot be read: {_one_line(e)}") from e
   except WRONG as e:
     raise ValueError(f"The config is wrong: {_one_line(e)}") from e
+
+
+@contextlib.contextmanager
+def _hide_failed_searches() -> Iterator[None]:
+  """Keeps gin from logging an error for each place where a file is not."""
+  logger = logging.getLogger()
+
+  def is_shown(record: logging.LogRecord) -> bool:
+    return record.filename != "resource_reader.py"
+
+  logger.addFilter(is_shown)
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_shown)
 
 
 def operative() -> str:

@@ -38,7 +38,32 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
   def test_packages_are_those_of_the_lock(self):
     found = doctor.versions()
     self.assertEqual(marks(found, "python"), ["ok"])
-    self.assertEqual(marks(found, "package"), ["ok"] * 6)
+    is_old = sys.version_info[:2] < (3, 12)  # With Estimators and TF-GAN.
+    self.assertEqual(marks(found, "package"), ["ok"] * (7 if is_old else 4))
+
+  def test_pins_are_those_of_this_python(self):
+    pins = doctor._pins()
+    self.assertEqual(pins["gin-config"], "0.5.0")
+    is_old = sys.version_info[:2] < (3, 12)
+    self.assertEqual(pins["tensorflow"], "2.15.1" if is_old else "2.21.0")
+    self.assertEqual("tensorflow-gan" in pins, is_old)
+
+  @parameterized.named_parameters(
+    ("kept", b"tpu", "ok"), ("overwritten", b"other", "error")
+  )
+  def test_files_of_the_build_for_tpus_are(self, contents, mark):
+    folder = pathlib.Path(self.get_temp_dir(), mark)
+    record = folder / "tensorflow_tpu-2.20.0.dist-info"
+    for path in (folder / "tensorflow", record):
+      path.mkdir(parents=True)
+    library = "tensorflow/libtensorflow_cc.so.2"
+    (folder / library).write_bytes(contents)
+    (record / "METADATA").write_text("Name: tensorflow-tpu\nVersion: 2.20.0\n")
+    (record / "RECORD").write_text(f"{library},sha256=x,3\n")
+    with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+      (found,) = doctor._tpu_files()
+    self.assertEqual(found.mark, mark)
+    self.assertIn("tensorflow-tpu", found.text)
 
   def test_another_version_is_noted_and_a_missing_one_is_an_error(self):
     self.assertEqual(doctor._version("numpy", "0.1").mark, "note")

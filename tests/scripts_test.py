@@ -82,7 +82,7 @@ class ScriptsTest(parameterized.TestCase):
     at = call.index("a python")
     self.assertEqual(call[0], "srun")
     self.assertIn("--kill-on-bad-exit=1", call[:at])
-    self.assertEqual(call[at + 1 :], ["-m", "tools.train", *FLAGS])
+    self.assertEqual(call[at + 1 :], ["-m", "paragan_tf", "train", *FLAGS])
 
   @parameterized.named_parameters(
     ("one_host", "tpu-vm-tf-2.15.1-pjrt", "all", "local"),
@@ -106,7 +106,7 @@ class ScriptsTest(parameterized.TestCase):
     self.assertIn("--no-deps", pip)
     self.assertIn(f"--worker={worker}", run)
     self.assertEqual(
-      train, ["python3", "-m", "tools.train", f"--tpu={tpu}", *FLAGS]
+      train, ["python3", "-m", "paragan_tf", "train", f"--tpu={tpu}", *FLAGS]
     )
     # The image's own TensorFlow stays.
     lock = (self.folder / "host" / pip[-1]).read_text().splitlines()

@@ -11,6 +11,8 @@ from typing import Any, Callable, Mapping, NoReturn, Optional, TypeVar
 
 from absl import app, flags, logging
 
+from paragan_tf import quiet
+
 _Result = TypeVar("_Result")
 
 
@@ -43,7 +45,7 @@ def import_quietly(name: str):
 
   TensorFlow is slow to import, so call this after the flags are parsed.
   """
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  quiet.install()
   warnings.filterwarnings("ignore", module="tensorflow_hub")
   module = importlib.import_module(name)
   logging.set_verbosity(logging.ERROR)

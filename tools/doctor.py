@@ -13,7 +13,9 @@ from importlib import metadata
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from absl import flags
+from packaging.requirements import Requirement
 
+from paragan_tf import shipped
 from tools import cli
 
 _GIN_FILE = flags.DEFINE_multi_string(
@@ -24,15 +26,18 @@ _GIN_BINDINGS = flags.DEFINE_multi_string(
 )
 _MODEL_DIR = flags.DEFINE_string("model_dir", "runs", "Folder of the run.")
 
-# Those that only work together as they are pinned.
-_PINNED = (
+# Those that only work together as they are pinned; some of them are pinned, and
+# needed, for some Pythons only.
+_CHECKED = (
   "tensorflow",
   "tensorflow-estimator",
   "tensorflow-gan",
   "tensorflow-probability",
+  "tf-keras",
   "numpy",
   "gin-config",
 )
+_TPU = "tensorflow-tpu"
 _GB = 1e9
 
 
@@ -82,23 +87,42 @@ def show(findings: List[Finding]) -> List[Finding]:
 def versions() -> List[Finding]:
   """Compares what is installed with the pins of the package."""
   found = [Finding("ok", "python", platform.python_version())]
-  if not (3, 9) <= sys.version_info[:2] <= (3, 11):
-    text = f"{platform.python_version()}: TensorFlow 2.15 needs 3.9 to 3.11."
+  if not (3, 9) <= sys.version_info[:2] <= (3, 13):
+    text = f"{platform.python_version()}: TensorFlow needs 3.9 to 3.13."
     found = [Finding("error", "python", text)]
-  for name in _PINNED:
-    found.append(_version(name, _pins().get(name)))
-  return found
+  pins = _pins()
+  found += [_version(x, pins[x]) for x in _CHECKED if x in pins]
+  return found + _tpu_files()
 
 
 def _pins() -> Dict[str, str]:
-  """Returns the pinned versions of what the lock lists."""
-  path = os.path.join(os.path.dirname(__file__), "..", "requirements.lock")
+  """Returns the versions that the lock has for this Python."""
+  lines = (shipped.ROOT / "requirements.lock").read_text().splitlines()
+  pinned = [Requirement(line) for line in lines if line[:1].isalpha()]
+  return {
+    pin.name: str(pin.specifier).removeprefix("==")
+    for pin in pinned
+    if pin.marker is None or pin.marker.evaluate()
+  }
+
+
+def _tpu_files() -> List[Finding]:
+  """Checks that TensorFlow's files are those of the build for TPUs.
+
+  Both packages write the same folder, and pip lets the later one win.
+  """
   try:
-    with open(path) as f:
-      lines = [line.split(";")[0].strip() for line in f if "==" in line]
-  except OSError:  # Installed without its tools' folder.
-    return {}
-  return dict(line.split("==") for line in lines if line[0].isalpha())
+    files = metadata.files(_TPU) or []
+  except metadata.PackageNotFoundError:
+    return []
+  library = next(x for x in files if x.match("tensorflow/libtensorflow_cc.so*"))
+  if os.path.getsize(library.locate()) == library.size:
+    return [Finding("ok", "package", f"{_TPU} {metadata.version(_TPU)}")]
+  text = (
+    f"{_TPU} is overwritten by tensorflow: `pip install --force-reinstall "
+    f"--no-deps {_TPU}=={metadata.version(_TPU)}`."
+  )
+  return [Finding("error", "package", text)]
 
 
 def _version(name: str, pinned: Optional[str]) -> Finding:

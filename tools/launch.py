@@ -50,7 +50,7 @@ def main():
     )
     print(script, end="")
     return
-  command = [sys.executable, "-m", "tools.train", *train_flags]
+  command = [sys.executable, "-m", "paragan_tf", "train", *train_flags]
   sys.exit(run(command, _NUM_WORKERS.value, _THREADS_PER_WORKER.value))
 
 

@@ -9,7 +9,10 @@ import pathlib
 import posixpath
 import re
 import shlex
+import sys
 from typing import Dict, Sequence
+
+from paragan_tf import shipped
 
 _FOLDER = pathlib.Path(__file__).parent / "templates"
 _PORT = 2222
@@ -30,11 +33,17 @@ def render(kind: str, num_workers: int, train_flags: Sequence[str]) -> str:
     )
   values = {
     "num_workers": str(num_workers),
+    "python": shlex.quote(_python()),
     "flags": "\n".join(f"  {shlex.quote(flag)}" for flag in train_flags),
     **_make_kubernetes_values(num_workers, train_flags),
   }
   text = (_FOLDER / KINDS[kind]).read_text()
   return re.sub(r"@(\w+)@", lambda match: values[match[1]], text)
+
+
+def _python() -> str:
+  """Returns the Python for other hosts that have the same files."""
+  return ".venv/bin/python" if shipped.IS_CHECKOUT else sys.executable
 
 
 def _make_kubernetes_values(

@@ -56,4 +56,4 @@ tpu_vm ssh "$TPU_NAME" --worker=all --command="
 
 tpu_vm ssh "$TPU_NAME" --worker="$RUN_ON" --command="
   cd paragan && env PYTHONUNBUFFERED=1 $SETTINGS \
-  python3 -m tools.train --tpu=$TPU $(printf '%q ' "${FLAGS[@]}")"
+  python3 -m paragan_tf train --tpu=$TPU $(printf '%q ' "${FLAGS[@]}")"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Trains on @num_workers@ nodes of a SLURM cluster, one worker each.
 #
-#   sbatch job.sh               in the repository's folder, shared by all nodes
+#   sbatch job.sh               in this folder, if all nodes share it
 #   sbatch --nodes=4 job.sh     options given there win over those below
 #
 # Two minutes before its time is up the run saves and ends; the same command
@@ -18,7 +18,7 @@
 #SBATCH --open-mode=append
 set -euo pipefail
 
-PYTHON="${PYTHON:-.venv/bin/python}"
+PYTHON="${PYTHON:-@python@}"
 FLAGS=(
 @flags@
 )
@@ -26,4 +26,4 @@ FLAGS=(
 export PYTHONUNBUFFERED=1
 # srun does not take the number of cores over from sbatch.
 srun --label --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-8}" \
-  "$PYTHON" -m tools.train "${FLAGS[@]}"
+  "$PYTHON" -m paragan_tf train "${FLAGS[@]}"

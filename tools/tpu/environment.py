@@ -9,15 +9,20 @@ import pathlib
 import subprocess
 import sys
 
+from paragan_tf import shipped
+
 _HERE = pathlib.Path(__file__).resolve().parent
 _PINS = _HERE / "requirements.txt"
-_FOLDER = _HERE.parent.parent / ".venv-tpu"
 _OLDEST = (3, 11)
 
 
 def get_folder() -> pathlib.Path:
   """Returns its folder, which `PARAGAN_TPU_ENV` overrides."""
-  return pathlib.Path(os.environ.get("PARAGAN_TPU_ENV", _FOLDER))
+  folder = shipped.ROOT / ".venv-tpu"
+  if not shipped.IS_CHECKOUT:  # Not into the installed package.
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    folder = pathlib.Path(cache, "paragan_tf", "tpu")
+  return pathlib.Path(os.environ.get("PARAGAN_TPU_ENV", folder))
 
 
 def is_installed() -> bool:
@@ -35,7 +40,7 @@ def install() -> None:
   """Installs it: about 700 MB from the package index."""
   if sys.version_info[:2] < _OLDEST:
     raise ValueError(
-      "The TPU compiler needs Python 3.11, got "
+      "The TPU compiler needs Python 3.11 or newer, got "
       f"{sys.version_info.major}.{sys.version_info.minor}: make the project's "
       "environment with `make PYTHON=python3.11`."
     )
