@@ -104,7 +104,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
           other[name], value, atol=1e-6, msg=f"{folder}: {name}"
         )
 
-  @parameterized.parameters(*testing.ENGINES)
+  @parameterized.product(engine=testing.ENGINES)
   def test_a_lost_or_damaged_file_ends_the_run_and_nothing_is_lost(
     self, engine
   ):
