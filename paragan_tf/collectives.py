@@ -22,6 +22,8 @@ from typing import (
 
 import tensorflow as tf
 
+from paragan_tf import tf_private
+
 # Of a replica's value in a mean over all replicas.
 Weight = Union[float, tf.Tensor]
 # Gets a collective whose other arguments are bound, and this replica's values;
@@ -68,15 +70,9 @@ def num_replicas() -> int:
 def replica_id() -> tf.Tensor:
   """Returns the id of this replica, an int32 scalar."""
   if _num_shards():
-    return _xla_replica_id()
+    return tf_private.xla_replica_id()
   context = tf.distribute.get_replica_context()
   return tf.convert_to_tensor(context.replica_id_in_sync_group)
-
-
-def _xla_replica_id() -> tf.Tensor:
-  from tensorflow.compiler.tf2xla.python import xla  # Not public.
-
-  return xla.replica_id()
 
 
 def static_replica_id() -> Optional[int]:
@@ -94,7 +90,7 @@ def row_index() -> tf.Tensor:
   and its numbers may differ from the strategy's.
   """
   if static_replica_id() is None:
-    return _xla_replica_id()
+    return tf_private.xla_replica_id()
   return tf.cast(replica_id(), tf.int32)
 
 
@@ -364,12 +360,5 @@ def collective_permute(
 
 
 def _num_shards() -> int:
-  """Returns the number of replicas of a TPUEstimator on a TPU, 0 elsewhere.
-
-  TPUEstimator has no strategy, and TensorFlow no public function for it.
-  """
-  if tf.distribute.has_strategy():
-    return 0
-  from tensorflow.python.tpu import tpu_function
-
-  return tpu_function.get_tpu_context().number_of_shards or 0
+  """Returns the number of replicas of a TPUEstimator on a TPU, 0 elsewhere."""
+  return 0 if tf.distribute.has_strategy() else tf_private.num_tpu_shards()

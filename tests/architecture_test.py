@@ -10,17 +10,17 @@ from absl.testing import absltest, parameterized
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "paragan_tf"
 
-FREE = {"types", "collectives", "hashing", "shipped", "quiet"}
+FREE = {"types", "hashing", "quiet", "shipped", "tf_private"}
 ROOMS = {
   "data": {"types", "collectives", "hashing", "hardware"},
   "nets": {"types", "collectives", "hardware"},
   "game": {"types", "collectives", "hashing", "hardware"},
   "sync": {"types", "collectives", "hashing", "pairs"},
   "outputs": {"types", "collectives"},
-  "engine": {"types", "collectives", "pairs", "game", "sync"},
+  "engine": {"types", "collectives", "pairs", "tf_private", "game", "sync"},
 }
 ONLY = {
-  "tensorflow_gan": {"game/losses.py", "outputs/metrics.py"},
+  "tensorflow_gan": set(),
   "keras": set(),
   "tf_keras": set(),
 }
@@ -51,6 +51,9 @@ class ArchitectureTest(parameterized.TestCase):
   @parameterized.parameters(*sorted(FREE))
   def test_the_ground_imports_nothing_of_ours(self, name):
     self.assertEmpty(ours(PACKAGE / f"{name}.py"))
+
+  def test_below_collectives_is_what_tensorflow_does_not_publish(self):
+    self.assertEqual(ours(PACKAGE / "collectives.py"), {"tf_private"})
 
   @parameterized.parameters("hardware", "pairs")
   def test_only_collectives_lie_below(self, name):
@@ -93,6 +96,11 @@ class ArchitectureTest(parameterized.TestCase):
       names = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
       if {"TPUEstimator", "EstimatorSpec", "ModeKeys"} & names:
         self.assertEqual(path, PACKAGE / "engine" / "estimator.py")
+
+  def test_one_file_looks_inside_tensorflow(self):
+    inside = "tensorflow.python", "tensorflow.compiler"
+    found = [p for p in sources() if any(x in p.read_text() for x in inside)]
+    self.assertEqual(found, [PACKAGE / "tf_private.py"])
 
   def test_large_libraries_stay_in_their_files(self):
     for path in sources():

@@ -30,6 +30,13 @@ benchmark.SUITES["fake"] = lambda options: Result(
 )
 cli.run(benchmark.main)
 """
+# The program where TF-GAN cannot be imported.
+WITHOUT_TF_GAN = """
+import sys
+sys.modules["tensorflow_gan"] = None
+from tools import benchmark, cli
+cli.run(benchmark.main)
+"""
 
 
 def benchmark(*flags):
@@ -89,6 +96,13 @@ class BenchmarkTest(tf.test.TestCase):
     self.assert_refused(
       benchmark("--suite=no_such"), "`--suite` must be one of step.*'no_such'"
     )
+
+  def test_a_comparison_without_its_peer_is_refused(self):
+    process = _run("-c", WITHOUT_TF_GAN, "--suite=step", "--quick")
+    self.assert_refused(
+      process, "TF-GAN, which needs .*`make PYTHON=python3.11`"
+    )
+    self.assertEmpty(process.stdout)
 
   def test_a_suite_is_required(self):
     self.assert_refused(benchmark(), "--suite")

@@ -5,9 +5,8 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import collectives, pairs
+from paragan_tf import collectives, pairs, tf_private
 from tests import testing
 
 M = testing.NUM_REPLICAS
@@ -55,7 +54,7 @@ class OneProgramTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(3, 1024)
   def test_gathering_is_one_operation_for_any_number_of_replicas(self, num):
-    with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
+    with tf.Graph().as_default() as graph, tf_private.trace_for_tpu_shards(num):
       rows = collectives.all_gather(tf.zeros([2]))
       received = pairs.all_to_all(tf.zeros([num, 2]))
     self.assertEqual(rows.shape, [num, 2])

@@ -120,7 +120,7 @@ class TfdsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_set_without_images_is_refused(self):
     self.store({"x": TEXT, "label": LABEL}, lambda i: {"x": "x", "label": 0})
-    with self.assertRaisesRegex(ValueError, "'tiny' must have an im.*x, label"):
+    with self.assertRaisesRegex(ValueError, "'tiny' must have an im.*label, x"):
       self.open()
 
   def test_of_several_features_some_can_be_named(self):

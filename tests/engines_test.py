@@ -19,7 +19,6 @@ from tests import run_test, step_test, testing
 
 NUM_STEPS = 20
 PACKAGE = pathlib.Path(experiment.__file__).parent
-GRAPHS = ("one_device", "tpu_estimator")
 
 
 def one_device():
@@ -63,8 +62,11 @@ ENGINES = {
   "function": (tf.distribute.get_strategy, function),
   "one_device": (one_device, inner_loop),
   "mirrored": (mirrored, inner_loop),
-  "tpu_estimator": (one_device, estimator),
 }
+GRAPHS = ["one_device"]
+if testing.HAS_ESTIMATOR:
+  ENGINES["tpu_estimator"] = one_device, estimator
+  GRAPHS.append("tpu_estimator")
 
 
 class EnginesTest(tf.test.TestCase, parameterized.TestCase):

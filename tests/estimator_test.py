@@ -9,9 +9,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import config, experiment
+from paragan_tf import config, experiment, tf_private
 from paragan_tf.engine import estimator
 from paragan_tf.outputs import checkpoints, records
 from paragan_tf.run import Run
@@ -183,7 +182,7 @@ class GraphTest(tf.test.TestCase, parameterized.TestCase):
     model_fn = estimator.make_model_fn(built.make_step)
     with tf.Graph().as_default() as graph:
       images, labels, _ = testing.batch(2, built.spec)
-      with tpu_function.tpu_shard_context(num_shards):
+      with tf_private.trace_for_tpu_shards(num_shards):
         model_fn(images, labels, TRAIN, {})
     made = graph.as_graph_def()
     nodes = [made.node, *(f.node_def for f in made.library.function)]

@@ -6,8 +6,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
+from paragan_tf import tf_private
 from paragan_tf.engine import strategies
 from paragan_tf.engine.player import Player
 from paragan_tf.game import lookahead, optimistic, optimizers
@@ -207,7 +207,7 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(list(counts.values()), [rounds] * 2)
 
   def test_on_a_tpu_neighbors_communicate_by_permutes(self):
-    with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(M):
+    with tf.Graph().as_default() as graph, tf_private.trace_for_tpu_shards(M):
       exchange = gossip.Gossip(topology.ring, rounds=2)
       w = tf.Variable(tf.zeros([3]), name="w")
       exchange.init([w])

@@ -5,9 +5,8 @@ from unittest import mock
 import gin
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import hardware
+from paragan_tf import hardware, tf_private
 from paragan_tf.hardware import Layout
 from tests import testing
 
@@ -149,7 +148,7 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(Layout().resolve(), cpu)
     with testing.strategy().scope():
       self.assertEqual(Layout().resolve(), cpu)
-    with tpu_function.tpu_shard_context(8):
+    with tf_private.trace_for_tpu_shards(8):
       self.assertEqual(Layout().resolve(), tpu)
 
   def test_an_option_overrides_the_profile_per_player(self):

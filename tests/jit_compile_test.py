@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import checks, config, experiment
+from paragan_tf import checks, config, experiment, tf_private
 from paragan_tf.engine import strategies
 from tests import run_test, testing
 
@@ -148,7 +147,7 @@ class JitCompileTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_tpu_compiles_by_itself(self):
     with (
-      tpu_function.tpu_shard_context(8),
+      tf_private.trace_for_tpu_shards(8),
       self.assertRaisesRegex(ValueError, "`jit_compile` of `d` .* on a TPU"),
     ):
       checks.check_jit_compile({}, "d")

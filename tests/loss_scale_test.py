@@ -4,9 +4,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import config, experiment
+from paragan_tf import config, experiment, tf_private
 from paragan_tf.engine import strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.game import (
@@ -347,7 +346,7 @@ class Float16Test(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_tpu_has_no_float16(self):
     with (
-      tpu_function.tpu_shard_context(8),
+      tf_private.trace_for_tpu_shards(8),
       self.assertRaisesRegex(ValueError, "`precision` .* on a TPU"),
     ):
       experiment.player(None, 0, "g", lambda **_: None, precision="float16")

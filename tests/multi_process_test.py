@@ -479,7 +479,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
   def test_errors_come_before_files_are_written(
     self, environment, device_options, words
   ):
-    for engine in ("strategy", "tpu_estimator"):
+    for engine in testing.ENGINES:
       if engine == "tpu_estimator" and "join_timeout" in device_options:
         words = "on one CPU device, got several .*processes"
       with (

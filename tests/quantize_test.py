@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import collectives
+from paragan_tf import collectives, tf_private
 from paragan_tf.engine import strategies
 from paragan_tf.game import optimistic
 from paragan_tf.sync import compress, quantize
@@ -236,7 +235,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
 
   def trace_on_tpu(self, exchange, num, size=400):
     """Returns the inputs of collectives on a TPU, by type of operation."""
-    with tf.Graph().as_default() as graph, tpu_function.tpu_shard_context(num):
+    with tf.Graph().as_default() as graph, tf_private.trace_for_tpu_shards(num):
       weights = [tf.Variable(tf.zeros([size]), name="w")]
       exchange.init(weights)
       exchange.average_updates([tf.ones([size])], 0)
@@ -268,7 +267,7 @@ class WireTest(tf.test.TestCase, parameterized.TestCase):
       (compress.TopK(0.01), "gather"),
     ):
       exchange = quantize.Quantized(compressor)
-      with tf.Graph().as_default(), tpu_function.tpu_shard_context(num):
+      with tf.Graph().as_default(), tf_private.trace_for_tpu_shards(num):
         exchange.init([tf.Variable(tf.zeros([n])) for n in (100_000, 64)])
         self.assertEqual(exchange.form, expected)
         self.assertIn(expected, exchange.summary())

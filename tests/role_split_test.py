@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import collectives
+from paragan_tf import collectives, tf_private
 from paragan_tf.engine import strategies
 from paragan_tf.engine.player import Player
 from paragan_tf.engine.role_split import RoleSplit
@@ -324,7 +323,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(sizes, {"all": [both], "two": [(0, 0), both]})
 
   def test_on_a_tpu_the_role_is_chosen_without_communication_inside(self):
-    with tpu_function.tpu_shard_context(4):
+    with tf_private.trace_for_tpu_shards(4):
       step = make_step(tf.distribute.get_strategy(), exchange.Periodic)
       run = tf.function(lambda x, y: step(x, y, 1), autograph=False)
       graph = run.get_concrete_function(*data(0, 0, 2)).graph
@@ -338,7 +337,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
       self.assertNotIn(collective, inside)
 
   def test_on_two_cores_of_a_tpu_each_has_its_own(self):
-    with tpu_function.tpu_shard_context(4):
+    with tf_private.trace_for_tpu_shards(4):
       step = make_step(tf.distribute.get_strategy(), on_cores=True)
       run = tf.function(lambda x, y: step(x, y, 0), autograph=False)
       graph = run.get_concrete_function(*data(0, 0, 4)).graph
@@ -365,7 +364,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_roles_of_a_tpu_compile(self):
     # XLA for the CPU knows no collectives; the rest of the program is the same.
     with (
-      tpu_function.tpu_shard_context(4),
+      tf_private.trace_for_tpu_shards(4),
       mock.patch.object(
         tf.compat.v1.tpu, "cross_replica_sum", lambda value: 4.0 * value
       ),

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.python.tpu import tpu_function
 
-from paragan_tf import config, experiment
+from paragan_tf import config, experiment, tf_private
 from paragan_tf.game import turns
 from paragan_tf.types import Mode
 from tests import abstract, plans_test
@@ -120,7 +119,7 @@ class RunTest(tf.test.TestCase):
     """Traces all phases of a run's step."""
     before, num = memory(), num_cores(path)
     self.load(path)
-    with tpu_function.tpu_shard_context(num):
+    with tf_private.trace_for_tpu_shards(num):
       for phase in range(self.check_phase(path, num, 0)):
         if phase:
           self.check_phase(path, num, phase)
@@ -189,7 +188,7 @@ class QuickTest(RunTest, parameterized.TestCase):
   def test_the_nets_are_traced(self, path):
     before = memory()
     self.load(path)
-    with tpu_function.tpu_shard_context(num_cores(path)), abstract.sizes():
+    with tf_private.trace_for_tpu_shards(num_cores(path)), abstract.sizes():
       built = experiment.Experiment(tf.distribute.get_strategy())
       g, d = (built.step.players[who].net for who in "gd")
       z = tf.compat.v1.placeholder(tf.float32, [2, g.z_dim])

@@ -92,33 +92,33 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_engines_and_replicas_agree(self):
     one, _ = self.train("one", 4)
-    estimator, _ = self.train("estimator", 4, engine="tpu_estimator")
-    four, _ = self.train("four", 4, strategy=testing.strategy())
-    ops, _ = self.train(
-      "ops", 4, "Streaming.reader = 'graph'", engine="tpu_estimator"
-    )
-    for name, value in one.items():
-      self.assertAllClose(estimator[name], value, atol=1e-6, msg=name)
-      self.assertAllClose(ops[name], value, atol=1e-6, msg=name)
-      self.assertAllClose(four[name], value, atol=1e-6, msg=name)
+    others = [self.train("four", 4, strategy=testing.strategy())]
+    for engine in testing.ENGINES:
+      for reader in ("threads", "graph"):
+        reading = f"Streaming.reader = '{reader}'"
+        folder = f"{engine}_{reader}"
+        others.append(self.train(folder, 4, reading, engine=engine))
+    for other, folder in others:
+      for name, value in one.items():
+        self.assertAllClose(
+          other[name], value, atol=1e-6, msg=f"{folder}: {name}"
+        )
 
-  def test_a_lost_or_damaged_file_ends_the_run_and_nothing_is_lost(self):
-    whole, _ = self.train("whole", 24)
-    for reader, spoil, words in (
+  @parameterized.product(engine=testing.ENGINES)
+  def test_a_lost_or_damaged_file_ends_the_run_and_nothing_is_lost(
+    self, engine
+  ):
+    whole, _ = self.train("whole", 24, engine=engine)
+    spoiled = [
       ("threads", os.remove, "cannot be read"),
       ("threads", stream_test.damage, "cannot be decoded"),
       ("graph", stream_test.damage, "cannot be decoded"),
-    ):
+    ]
+    for reader, spoil, words in spoiled[: 3 if engine == "strategy" else 1]:
       with self.subTest(f"{reader}, {words}"):
-        self.check_spoiled(reader, spoil, words, whole)
+        self.check_spoiled(reader, spoil, words, whole, engine)
 
-  def test_with_an_estimator_nothing_is_lost_either(self):
-    whole, _ = self.train("whole", 24, engine="tpu_estimator")
-    self.check_spoiled(
-      "threads", os.remove, "cannot be read", whole, "tpu_estimator"
-    )
-
-  def check_spoiled(self, reader, spoil, words, whole, engine="strategy"):
+  def check_spoiled(self, reader, spoil, words, whole, engine):
     """Ends the run with the file's name; with the file back, it resumes."""
     folder = f"{engine}_{reader}_{words.replace(' ', '_')}"
     reading = f"Streaming.reader = '{reader}'"

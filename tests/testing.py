@@ -6,6 +6,7 @@ test module is imported, and a file that is run by itself ends with `main`.
 """
 
 import functools
+import importlib.util
 from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
@@ -16,6 +17,11 @@ from paragan_tf.game.penalties import View
 from paragan_tf.types import Batch, ImageSpec, Verdict
 
 NUM_REPLICAS = 4
+
+# TensorFlow has both up to 2.15. Tests of them are collected where they are.
+HAS_ESTIMATOR = hasattr(tf, "estimator")
+HAS_TF_GAN = importlib.util.find_spec("tensorflow_gan") is not None
+ENGINES = ("strategy", "tpu_estimator") if HAS_ESTIMATOR else ("strategy",)
 
 # For the linear pair.
 SPEC = ImageSpec(resolution=8, channels=1, num_classes=3)

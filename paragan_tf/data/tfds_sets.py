@@ -134,7 +134,8 @@ def choose_features(
   label = _choose("label", label_key, labels, name)
   if image is None:
     raise ValueError(
-      f"'{name}' must have an image, got {', '.join(features)}: write "
+      f"'{name}' must have an image, got {', '.join(sorted(features))}: "
+      "write "
       "TFRecords of your own, with the features `image` and `label`."
     )
   return shards.Features(image, label or "label")

@@ -7,6 +7,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
+from paragan_tf import tf_private
 from paragan_tf.engine import cluster, tpu
 
 
@@ -132,24 +133,10 @@ def iterate(dataset: tf.distribute.DistributedDataset):
 
   TensorFlow creates a dataset for each device, whose autotuning thread has
   nothing to tune and sleeps for up to a minute; deleting the iterator waits for
-  it. The options of `dataset` do not apply to these datasets.
+  it.
   """
-  from tensorflow.python.data.ops import multi_device_iterator_ops as ops
-
-  original = getattr(ops, "_create_device_dataset", None)
-  if original is None:
+  with tf_private.without_device_autotuning():
     return iter(dataset)
-  options = tf.data.Options()
-  options.autotune.enabled = False
-
-  def without_autotuning(*args, **kwargs):
-    return original(*args, **kwargs).with_options(options)
-
-  ops._create_device_dataset = without_autotuning
-  try:
-    return iter(dataset)
-  finally:
-    ops._create_device_dataset = original
 
 
 def _one_process(num_cpu_replicas: int) -> Choice:
@@ -190,7 +177,7 @@ def _several_processes(
     num_accelerators={"GPU": len(gpus)},
     rpc_layer="grpc",
   )
-  with _on_cpus(len(devices)):
+  with tf_private.multi_worker_on_cpus(len(devices)):
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
       resolver, _communication_options(len(gpus))
     )
@@ -219,29 +206,6 @@ def _name_gpus(gpus: Sequence[tf.config.PhysicalDevice]) -> str:
   details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
   names = [x["device_name"] for x in details if x.get("device_name")]
   return f" ({', '.join(dict.fromkeys(names))})" if names else ""
-
-
-@contextlib.contextmanager
-def _on_cpus(count: int):
-  """Makes a multi-worker strategy use `count` CPU devices in each process."""
-  # Without a GPU, TensorFlow places one replica in each process, on its first
-  # CPU device, and no argument changes that.
-  from tensorflow.python.distribute import collective_all_reduce_strategy
-
-  extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-  original = extended._initialize_local_devices
-
-  def local_devices(self, resolver, worker_device):
-    devices, kind = original(self, resolver, worker_device)
-    if kind == "CPU":
-      devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(count))
-    return devices, kind
-
-  extended._initialize_local_devices = local_devices
-  try:
-    yield
-  finally:
-    extended._initialize_local_devices = original
 
 
 def _keep_freed_memory():

@@ -1,7 +1,9 @@
 """TF-GAN's side of a comparison: its updates on our nets and data."""
 
+import importlib.util
 import inspect
 import math
+import platform
 import time
 from typing import Any, Dict, Sequence
 
@@ -10,6 +12,16 @@ import gin
 from tools import cli
 from tools.suites import ours
 from tools.suites.flops import MultiplyAdds, count_operations
+
+
+def check_peer() -> None:
+  """Raises a `ValueError` if there is no TF-GAN to compare with."""
+  if importlib.util.find_spec("tensorflow_gan") is None:
+    raise ValueError(
+      "This suite compares with TF-GAN, which needs TensorFlow 2.15, and "
+      f"Python {platform.python_version()} has no TF-GAN here: run it with "
+      "Python 3.9 to 3.11, for which `make PYTHON=python3.11` installs both."
+    )
 
 
 class TfganInputs:

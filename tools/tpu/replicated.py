@@ -69,7 +69,8 @@ class ExportedStep(NamedTuple):
 def trace_for_cores(num: int) -> Iterator[None]:
   """Traces as TPUEstimator does for `num` replicas, with markers."""
   import tensorflow as tf
-  from tensorflow.python.tpu import tpu_function
+
+  from paragan_tf import tf_private
 
   def all_reduce(x, group_assignment=None):
     return _mark(ALL_REDUCE, {"groups": group_assignment}, x)
@@ -83,7 +84,7 @@ def trace_for_cores(num: int) -> Iterator[None]:
     return _mark(PERMUTE, {"pairs": pairs}, input)
 
   with (
-    tpu_function.tpu_shard_context(num),
+    tf_private.trace_for_tpu_shards(num),
     mock.patch.object(tf.compat.v1.tpu, "cross_replica_sum", all_reduce),
     mock.patch.object(tf.raw_ops, "AllToAll", all_to_all),
     mock.patch.object(tf.raw_ops, "CollectivePermute", permute),

@@ -151,6 +151,13 @@ def compare_checkpoints(found: Dict[str, Found]) -> Dict[str, float]:
 def count_builds(found: Dict[str, Found]) -> Dict[str, float]:
   """Returns how often TPUEstimator builds its graph in one run."""
   del found
+  from paragan_tf.engine import estimator
+
+  try:
+    estimator.check_exists()
+  except ValueError as e:
+    log_progress(f"Not counted: {e}")
+    return {}
   log_progress("Counting what TPUEstimator builds.")
   return {"estimator_builds": _measure("estimator_builds")}
 

@@ -20,7 +20,7 @@ from tools.suites.machine_load import MachineLoad
 from tools.suites.ours import Ours
 from tools.suites.step import figures
 from tools.suites.suite import Options, Result
-from tools.suites.tfgan import Session
+from tools.suites.tfgan import Session, check_peer
 from tools.suites.tfgan_estimator import Estimator
 from tools.suites.workers import Worker, call_all, close_all
 
@@ -35,6 +35,7 @@ _NUM_WARM_UP_STEPS = 2
 
 def run(options: Options) -> Result:
   """Returns a table and the figures by name."""
+  check_peer()
   quick = options.quick
   deadline = time.monotonic() + (_QUICK_SECONDS if quick else _FULL_SECONDS)
   machine = MachineLoad()
