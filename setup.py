@@ -30,6 +30,13 @@ RUNTIME = [
   f"tensorflow-estimator==2.15.0; {_OLD}",
   f"tensorflow-gan==2.1.0; {_OLD}",
   f"tensorflow-metadata<1.16; {_OLD}",
+  # What pip would find after trying many versions of other packages.
+  f"googleapis-common-protos<1.76; {_OLD}",
+  "absl-py==1.4.0; python_version < '3.11'",
+  "etils==1.13.0; python_version == '3.10'",
+  "etils==1.5.2; python_version < '3.10'",
+  "tensorflow-metadata==1.13.1; python_version < '3.11'",
+  "tensorflow-datasets==4.9.3; python_version < '3.10'",
   f"tensorflow-probability==0.23.0; {_OLD}",
   f"tensorflow==2.15.1; {_OLD}",
   f"tf-keras==2.15.1; {_OLD}",
