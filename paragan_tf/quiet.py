@@ -3,8 +3,8 @@
 `TF_CPP_MIN_LOG_LEVEL` turns off what TensorFlow's C++ logs, errors included:
 what stops a program is raised in Python as well. Newer releases log a few lines
 before they read that variable, so stderr is filtered while TensorFlow is
-imported. A program that sets the variable, or imports TensorFlow before this
-package, gets every message that it asked for.
+imported. A program that sets the variable below 3, or imports TensorFlow before
+this package, gets every message that it asked for.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import Iterator
 
-_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_LEVEL, _NOTHING = "TF_CPP_MIN_LOG_LEVEL", "3"
 # Lines of the C++ log: "2026-01-31 10:20:30.4: I file] ...", in newer releases
 # "I0000 00:00:17... file] ...", and those that follow them.
 _LOGGED = (
@@ -37,8 +37,10 @@ for line in lines:
 
 def install() -> None:
   """Makes the first import of TensorFlow quiet, unless it was asked to log."""
-  if _LEVEL not in os.environ and "tensorflow" not in sys.modules:
-    os.environ[_LEVEL] = "3"
+  if "tensorflow" in sys.modules:
+    return
+  # Processes that this one starts inherit the variable.
+  if os.environ.setdefault(_LEVEL, _NOTHING) == _NOTHING:
     sys.meta_path.insert(0, _QuietImport())
 
 

@@ -83,6 +83,10 @@ print(fn(tf.ones([1, 1, 1, 1])).shape)
     process = self.run_stand_in("", TF_CPP_MIN_LOG_LEVEL="0")
     self.assertEqual(process.stderr.splitlines(), [*LOGGED, *KEPT])
 
+  def test_a_process_that_a_quiet_one_starts_is_quiet_too(self):
+    process = self.run_stand_in("", TF_CPP_MIN_LOG_LEVEL="3")
+    self.assertEqual(process.stderr.splitlines(), [*KEPT])
+
   def test_later_messages_are_shown(self):
     process = self.run_stand_in("", "import os; os.write(2, b'I0000 later\\n')")
     self.assertEqual(process.stderr.splitlines(), [*KEPT, "I0000 later"])
