@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from paragan_tf import config
 from paragan_tf.data import index_files
+from paragan_tf.engine import estimator as estimators
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
@@ -330,9 +331,11 @@ def prepare(
     device_options: Which devices to train on.
     engine: `strategy` or `tpu_estimator`.
   """
+  by_estimator = engine == "tpu_estimator"
+  if by_estimator:
+    estimators.check_exists()
   config.load(gin_files, gin_bindings)
   device_options = device_options or strategies.DeviceOptions()
-  by_estimator = engine == "tpu_estimator"
   choice = (
     strategies.for_estimator(device_options)
     if by_estimator

@@ -8,10 +8,13 @@ Pseudo-code:
 
 The keys of a checkpoint are the variables' names here too, so a run can resume
 with another engine.
+
+TensorFlow 2.15 is the last one that has TPUEstimator. Without it this file
+imports, and what needs it is refused.
 """
 
 import signal
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Type
 
 import gin
 import tensorflow as tf
@@ -20,19 +23,37 @@ from paragan_tf import collectives
 from paragan_tf.engine.step import Step
 from paragan_tf.types import Mode, Scores
 
-_tpu = tf.compat.v1.estimator.tpu
-_ModeKeys = tf.estimator.ModeKeys
 # A local variable: the sums of the logs, in order of their names, and of the
 # seconds of waiting for input, since it was last initialized.
 LOG_SUMS = "log_sums"
 # Another one: the next step at which norms are to be logged, counted from 1.
 LOG_STEP = "log_step"
-# What an estimator raises when the loss of a step is not a number.
-NanLossError = tf.estimator.NanLossDuringTrainingError
 _NEVER = 1 << 40
 
 # Maps the global step to a step with new variables.
 MakeStep = Callable[[tf.Variable], Step]
+
+
+def check_exists() -> None:
+  """Raises a `ValueError` if this TensorFlow has no TPUEstimator."""
+  if not hasattr(tf, "estimator"):
+    raise ValueError(
+      "TPUEstimator needs `tf.estimator`, which TensorFlow has up to 2.15, got "
+      f"TensorFlow {tf.__version__}: use Python 3.9 to 3.11 with TensorFlow "
+      "2.15.1, which `make PYTHON=python3.11` installs, or "
+      "`--engine=strategy`, which runs the same step on the same TPU and reads "
+      "the same checkpoints."
+    )
+
+
+def nan_loss_error() -> Type[Exception]:
+  """Returns what an estimator raises when the loss of a step is NaN."""
+  return tf.estimator.NanLossDuringTrainingError
+
+
+def _tpu_api():
+  check_exists()
+  return tf.compat.v1.estimator.tpu
 
 
 @gin.configurable(allowlist=["iterations_per_loop", "keep_checkpoints"])
@@ -45,7 +66,7 @@ def make_estimator(
   saves: bool = True,
   iterations_per_loop: int = 100,
   keep_checkpoints: int = 3,
-) -> tf.compat.v1.estimator.tpu.TPUEstimator:
+) -> "tf.compat.v1.estimator.tpu.TPUEstimator":
   """Makes the estimator of a run.
 
   Args:
@@ -60,7 +81,8 @@ def make_estimator(
       most.
     keep_checkpoints: Number of checkpoints to keep, if it saves.
   """
-  config = _tpu.RunConfig(
+  api = _tpu_api()
+  config = api.RunConfig(
     cluster=tpu,
     model_dir=model_dir,
     save_checkpoints_steps=_NEVER if saves else None,
@@ -68,13 +90,13 @@ def make_estimator(
     save_summary_steps=None,
     log_step_count_steps=None,
     keep_checkpoint_max=keep_checkpoints,
-    tpu_config=_tpu.TPUConfig(
+    tpu_config=api.TPUConfig(
       iterations_per_loop=iterations_per_loop,
       num_cores_per_replica=cores_per_replica,
-      per_host_input_for_training=_tpu.InputPipelineConfig.PER_HOST_V2,
+      per_host_input_for_training=api.InputPipelineConfig.PER_HOST_V2,
     ),
   )
-  return _tpu.TPUEstimator(
+  return api.TPUEstimator(
     make_model_fn(make_step),
     config=config,
     use_tpu=tpu is not None,
@@ -91,6 +113,7 @@ def make_model_fn(make_step: MakeStep):
   Features are images in TRAIN and EVAL, or in TRAIN a dict with `images` and
   `wait`, from `measure_wait`; in PREDICT a dict with `labels`, `z` or both.
   """
+  check_exists()
 
   def model_fn(features, labels, mode, params):
     on_tpu = "context" in params
@@ -98,9 +121,9 @@ def make_model_fn(make_step: MakeStep):
     # there would need a value of the loop before it starts.
     with tf.init_scope():
       step = make_step(tf.compat.v1.train.get_or_create_global_step())
-    if mode == _ModeKeys.TRAIN:
+    if mode == tf.estimator.ModeKeys.TRAIN:
       return _train_spec(step, features, labels, on_tpu)
-    if mode == _ModeKeys.EVAL:
+    if mode == tf.estimator.ModeKeys.EVAL:
       return _eval_spec(step, features, labels)
     return _predict_spec(step, features)
 
@@ -184,8 +207,8 @@ def _train_spec(step: Step, features, labels, on_tpu: bool):
     return logs
 
   logs = train()
-  return _tpu.TPUEstimatorSpec(
-    mode=_ModeKeys.TRAIN,
+  return _tpu_api().TPUEstimatorSpec(
+    mode=tf.estimator.ModeKeys.TRAIN,
     loss=logs[step.log_names.index("d/loss")],
     train_op=tf.group(logs),
     training_hooks=[_SignalHook()] if on_tpu else [],
@@ -264,8 +287,10 @@ def _eval_spec(step: Step, images, labels):
   def metric_fn(**values) -> Dict[str, Any]:
     return {n: tf.compat.v1.metrics.mean(v) for n, v in values.items()}
 
-  return _tpu.TPUEstimatorSpec(
-    mode=_ModeKeys.EVAL, loss=loss.d, eval_metrics=(metric_fn, values)
+  return _tpu_api().TPUEstimatorSpec(
+    mode=tf.estimator.ModeKeys.EVAL,
+    loss=loss.d,
+    eval_metrics=(metric_fn, values),
   )
 
 
@@ -275,4 +300,6 @@ def _predict_spec(step: Step, features: Mapping[str, tf.Tensor]):
   if z is None:
     z = tf.random.normal([tf.shape(labels)[0], g.z_dim], seed=step.game.seed)
   images = {"images": g(z, labels, Mode.EVAL)}
-  return _tpu.TPUEstimatorSpec(mode=_ModeKeys.PREDICT, predictions=images)
+  return _tpu_api().TPUEstimatorSpec(
+    mode=tf.estimator.ModeKeys.PREDICT, predictions=images
+  )

@@ -22,9 +22,9 @@ import tensorflow as tf
 from paragan_tf.engine.estimator import (
   LOG_STEP,
   LOG_SUMS,
-  NanLossError,
   make_input_fn,
   measure_wait,
+  nan_loss_error,
 )
 from paragan_tf.engine.loop import Action, Logs, next_stop
 from paragan_tf.engine.step import Step
@@ -100,7 +100,7 @@ class EstimatorLoop:
       input_fn = measure_wait(make_input_fn(self._input_fn, start_step))
       try:
         self._estimator.train(input_fn, max_steps=num_steps, hooks=[hook])
-      except NanLossError as e:
+      except nan_loss_error() as e:
         raise FloatingPointError(
           f"`d/loss` is NaN after step {hook.step}: training diverged; lower a "
           "learning rate. The last checkpoint is kept."
