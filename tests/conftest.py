@@ -8,6 +8,7 @@ Temporary files are in one folder, which goes with the last process.
 
 import atexit
 import gc
+import importlib.util
 import os
 import random
 import shutil
@@ -27,6 +28,22 @@ _LONGEST = (
   "role_split_test.py",
   "quantize_test.py",
 )
+
+# Files of which every test needs a package, which not every Python has.
+_NEEDS = {
+  "tensorflow_estimator": (
+    "estimator_graph_test.py",
+    "estimator_loop_test.py",
+    "estimator_test.py",
+  ),
+  "tensorflow_gan": ("tf_gan_test.py",),
+}
+collect_ignore = [
+  name
+  for package, names in _NEEDS.items()
+  if importlib.util.find_spec(package) is None
+  for name in names
+]
 
 
 def pytest_configure(config):
