@@ -19,8 +19,8 @@ from typing import Any, Callable, Optional, Sequence, Set
 
 import tensorflow as tf
 
-from paragan_tf.nets import calling
-from paragan_tf.nets.copying import MAKER, copy_net, is_network, parts_of
+from paragan_tf.nets import calling, keras_versions
+from paragan_tf.nets.copying import MAKER, copy_net, parts_of
 from paragan_tf.nets.variable_store import VariableStore, unique_id
 from paragan_tf.types import ImageSpec, Mode, Net
 
@@ -133,8 +133,10 @@ class Adapted(tf.Module):
 
 def _make_or_copy(net: Any, store: VariableStore) -> Any:
   """Returns a new net, or a copy of the instance."""
+  keras_versions.check_backend(parts_of(net), store.name)
   with store.create():
     net = net() if calling.makes_nets(net) else copy_net(net, store.name)
+  keras_versions.check_backend(parts_of(net), store.name)
   store.record_initial_values()
   return net
 
@@ -200,20 +202,21 @@ def _writes_variables(replica: Callable[[], Any]) -> bool:
 
 
 def _frozen_ids(net: Any) -> Set[str]:
-  """Returns the ids of the variables of Keras layers that are frozen."""
-  layers = [p for p in parts_of(net) if isinstance(p, tf.keras.layers.Layer)]
-  return {
-    unique_id(variable)
-    for layer in layers
-    if layer.built and not layer.trainable
-    for variable in layer.variables
-  }
+  """Returns the ids of the variables that Keras does not train."""
+  parts = parts_of(net)
+  frozen = [part for part in parts if keras_versions.is_frozen(part)]
+  for layer in filter(keras_versions.is_layer, parts):
+    if layer.built and not layer.trainable:
+      frozen.extend(layer.variables)
+  return set(map(unique_id, frozen))
 
 
 def _z_dim(net: Any, asked: Optional[int]) -> int:
   z_dim = getattr(net, "z_dim", None) if asked is None else asked
   if z_dim is None:
-    z_dim = net.inputs[0].shape[-1] if is_network(net) else 128
+    z_dim = 128
+    if keras_versions.is_network(net):
+      z_dim = net.inputs[0].shape[-1]
   if not isinstance(z_dim, int) or z_dim < 1:
     raise ValueError(f"`z_dim` must be an integer of at least 1, got {z_dim}.")
   return z_dim

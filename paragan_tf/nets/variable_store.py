@@ -12,6 +12,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import tensorflow as tf
 
+from paragan_tf.nets import keras_versions
+
 _CALLS = itertools.count()
 
 
@@ -89,11 +91,11 @@ class VariableStore:
     ) from cause
 
 
-def unique_id(variable: tf.Variable) -> str:
+def unique_id(variable: Any) -> str:
   """Returns what identifies a variable, whatever is wrapped around it."""
   # The same for a variable, its copy on the first replica, and the wrapper
-  # that Keras puts around it for mixed precision.
-  return variable._unique_id
+  # that Keras puts around it: 2 for mixed precision, 3 always.
+  return keras_versions.inner_variable(variable)._unique_id
 
 
 def _new_variable_scope(is_needed: bool):
