@@ -9,8 +9,8 @@ A net is a `tf.Module`, a Keras layer or model, or an object with `model_fn`;
 itself, as in TensorFlow 1, find the variables of the first call.
 
 Losses and constraints of Keras layers are ignored. Integer variables, such as
-counters, are left to the net: they are neither averaged nor saved. Initial
-values are the net's own, whatever the seed.
+counters and the seeds of Keras 3, are left to the net: they are neither
+averaged nor saved. Initial values are the net's own, whatever the seed.
 """
 
 import functools
@@ -100,6 +100,7 @@ class Adapted(tf.Module):
     # A closure, so that nothing else of the user's net enters a checkpoint.
     self._call = call
     self._made = [v for v in store.variables if v.dtype.is_floating]
+    self._counters = store.counters  # An export needs those that it reads.
     frozen = _frozen_ids(net)
     self._weights = [
       v for v in self._made if v.trainable and unique_id(v) not in frozen
@@ -151,7 +152,7 @@ def _build(
   """Calls the net twice: the first call makes what the second must find."""
   call = calling.make_call(net, spec, store.name)
   labels = tf.zeros([2], tf.int32) if spec.num_classes else None
-  num_known = len(store.variables)
+  num_known, num_counters = len(store.variables), len(store.counters)
   with store.create(), tf.GradientTape() as tape:
     try:
       result = call(x, labels, False)
@@ -164,13 +165,15 @@ def _build(
   held = [p for p in parts_of(net) if isinstance(p, tf.Variable)]
   _check_owner(store, [*held, *tape.watched_variables()])
   store.reset()
-  held_ids = {unique_id(variable) for variable in held}
-  made_in_call = [
-    v for v in store.variables[num_known:] if unique_id(v) not in held_ids
-  ]
+  store.vary_seeds()
+  held_ids = set(map(unique_id, held))
+  made_in_call, counters = (
+    [v for v in made if unique_id(v) not in held_ids]
+    for made in (store.variables[num_known:], store.counters[num_counters:])
+  )
 
   def call_again(x, labels, training):
-    with store.reuse(made_in_call):
+    with store.reuse(made_in_call, counters):
       return call(x, labels, training)
 
   writes = _writes_variables(functools.partial(call_again, x, labels, True))
@@ -188,7 +191,10 @@ def _check_owner(store: VariableStore, used: Sequence[tf.Variable]) -> None:
 
 
 def _writes_variables(replica: Callable[[], Any]) -> bool:
-  """Returns whether a function writes a variable; it is traced, not run."""
+  """Returns whether a function writes a variable that is not a counter.
+
+  It is traced, not run.
+  """
 
   # Named, because a TPU's strategy names its program after it.
   @tf.function(autograph=False)
@@ -198,7 +204,9 @@ def _writes_variables(replica: Callable[[], Any]) -> bool:
   graph = call_on_replicas.get_concrete_function().graph.as_graph_def()
   functions = (function.node_def for function in graph.library.function)
   nodes = itertools.chain(graph.node, *functions)
-  return any(node.op.startswith(_WRITES) for node in nodes)
+  writes = (node.attr for node in nodes if node.op.startswith(_WRITES))
+  types = (attr["dtype"].type or attr["T"].type for attr in writes)
+  return any(tf.as_dtype(dtype).is_floating for dtype in types)
 
 
 def _frozen_ids(net: Any) -> Set[str]:

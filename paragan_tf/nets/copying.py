@@ -25,14 +25,13 @@ def copy_net(net: Any, name: str) -> Any:
   shared = (types.ModuleType, tf.distribute.Strategy)
   memo = {id(part): part for part in parts if isinstance(part, shared)}
   try:
-    for part in parts:
-      if is_network(part) and not is_of_keras_3(part) and id(part) not in memo:
+    # Of these first, under both versions: the order names the variables.
+    for part in filter(is_network, parts):
+      if is_of_keras_3(part):
+        _copy_variables(parts_of(part), memo)
+      elif id(part) not in memo:
         _clone(part, memo)
-    for part in parts:
-      if isinstance(part, tf.Variable) and id(part) not in memo:
-        memo[id(part)] = tf.Variable(
-          part.numpy(), part.trainable, dtype=part.dtype, name=part.name
-        )
+    _copy_variables(parts, memo)
     for part in reversed(parts):  # The inner ones first.
       if is_of_keras_3(part):
         _copy_of_keras_3(part, memo)
@@ -44,6 +43,15 @@ def copy_net(net: Any, name: str) -> Any:
       f"`{name}` must be a net that can be copied, got {type(net).__name__} "
       f"({type(e).__name__}: {e}): pass {MAKER}."
     ) from e
+
+
+def _copy_variables(parts: Sequence[Any], memo: Dict[int, Any]) -> None:
+  for part in parts:
+    if isinstance(part, tf.Variable) and id(part) not in memo:
+      new = tf.Variable(
+        part.numpy(), part.trainable, dtype=part.dtype, name=part.name
+      )
+      memo[id(part)] = keras_versions.wrap_like(part, new)
 
 
 def _clone(network: Any, memo: Dict[int, Any]) -> None:

@@ -12,6 +12,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
+# What Keras 3 calls the state of a random seed.
+SEED_NAME = "seed_generator_state"
+
 # Keras's own training of a model, which is not used here: of both, 2, and 3.
 COMPILED = (
   *("optimizer", "train_function", "test_function", "predict_function"),
@@ -48,6 +51,12 @@ def is_of_keras_3(part: Any) -> bool:
 def inner_variable(variable: Any) -> tf.Variable:
   """Returns TensorFlow's variable, also of one that Keras 3 has made."""
   return variable.value if _is_variable_3(variable) else variable
+
+
+def wrap_like(variable: tf.Variable, new: tf.Variable) -> tf.Variable:
+  """Wraps a variable as Keras 2 does for mixed precision, if it did another."""
+  kind: Any = type(variable)
+  return kind(new) if kind.__name__ == "AutoCastVariable" else new
 
 
 def is_frozen(part: Any) -> bool:
