@@ -100,7 +100,8 @@ class Adapted(tf.Module):
     # A closure, so that nothing else of the user's net enters a checkpoint.
     self._call = call
     self._made = [v for v in store.variables if v.dtype.is_floating]
-    self._counters = store.counters  # An export needs those that it reads.
+    # In a function, as no run saves them; an export needs those that it reads.
+    self._list_counters = lambda: tuple(store.counters)
     frozen = _frozen_ids(net)
     self._weights = [
       v for v in self._made if v.trainable and unique_id(v) not in frozen
@@ -111,6 +112,11 @@ class Adapted(tf.Module):
   def variables(self) -> Sequence[tf.Variable]:
     """All variables, in the order in which they were made."""
     return tuple(self._made)
+
+  @property
+  def counters(self) -> Sequence[tf.Variable]:
+    """What else the net has made: integers, which nothing saves."""
+    return self._list_counters()
 
   @property
   def trainable_variables(self) -> Sequence[tf.Variable]:

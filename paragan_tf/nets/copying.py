@@ -166,7 +166,7 @@ def _children(part: Any) -> Sequence[Any]:
     return inner
   leaves = (tf.Variable, type)
   library = type(part).__module__.split(".")[0]
-  opaque = library in ("builtins", "tensorflow", "keras", "tf_keras")
+  opaque = library in ("builtins", "tensorflow", *keras_versions.PACKAGES)
   if isinstance(part, leaves) or (opaque and not isinstance(part, tf.Module)):
     return ()
   return list(getattr(part, "__dict__", {}).values())

@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
+PACKAGES = ("keras", "tf_keras")
+
 # What Keras 3 calls the state of a random seed.
 SEED_NAME = "seed_generator_state"
 
@@ -169,8 +171,7 @@ def _call_of_layer(
 
 
 def _loaded() -> List[Any]:
-  names = ("keras", "tf_keras")
-  return [sys.modules[name] for name in names if name in sys.modules]
+  return [sys.modules[name] for name in PACKAGES if name in sys.modules]
 
 
 def _loaded_2() -> List[Any]:
