@@ -1,16 +1,20 @@
 """The library as a program of your own sees it."""
 
 import os
+from unittest import mock
 
 import gin
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 import paragan_tf as pg
 from paragan_tf import api, config
+from paragan_tf.engine import strategies
 from paragan_tf.outputs import records
 from tests import testing
+from tests.user_nets import in_every_keras
 
 
 class Generator:
@@ -63,9 +67,26 @@ def critic():
   )
 
 
+def keras_pair(keras):
+  """Returns a functional G with a batch norm, and a D with dropout."""
+  layers = keras.layers
+  z, y = keras.Input([4]), keras.Input([], dtype="int32")
+  h = layers.Dense(64)(layers.Concatenate()([z, layers.Embedding(3, 4)(y)]))
+  h = layers.Activation("tanh")(layers.BatchNormalization()(h))
+  g = keras.Model([z, y], layers.Reshape([8, 8, 1])(h))
+  return g, keras.Sequential(
+    [layers.Flatten(), layers.Dropout(0.1), layers.Dense(1)]
+  )
+
+
 def input_fn():
   images = tf.constant(testing.images(32))
   return tf.data.Dataset.from_tensor_slices(images).batch(8)
+
+
+def labeled_input_fn():
+  images, labels = testing.images(32), testing.labels(32)
+  return tf.data.Dataset.from_tensor_slices((images, labels)).batch(8)
 
 
 class Config:
@@ -147,6 +168,29 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     w = step.ema.twin.trainable_variables[0].numpy()
     self.assertAllClose(images[0].reshape(-1), np.tanh(z[0] @ w), atol=1e-6)
     self.assertNotAllClose(w, 0.1 * np.ones([4, 64]))
+
+  @in_every_keras()
+  def test_keras_models_are_trained_on_four_replicas_and_exported(self, nets):
+    self.check_keras_models(nets, strategies.Choice(testing.strategy(), ""))
+
+  @in_every_keras()
+  @pytest.mark.soak
+  def test_keras_models_are_trained_on_one_replica_and_exported(self, nets):
+    self.check_keras_models(nets, strategies.choose())
+
+  def check_keras_models(self, nets, choice):
+    with mock.patch.object(strategies, "choose", return_value=choice):
+      gan = pg.Estimator(*keras_pair(nets.keras), self.folder, 8, 3)
+      gan.train(labeled_input_fn, steps=3)
+    self.assertEqual(gan.evaluate()["global_step"], 3)
+    z = {"z": testing.z(5), "labels": testing.labels(5)}
+    data = tf.data.Dataset.from_tensor_slices(z)
+    images = [sample["images"] for sample in gan.predict(lambda: data)]
+    exported = tf.saved_model.load(gan.export_saved_model(f"{self.folder}/x"))
+    z = {name: tf.constant(value) for name, value in z.items()}
+    served = exported.signatures["serving_default"](**z)["images"]
+    self.assertAllClose(served, images, atol=1e-6)
+    self.assertGreater(np.std(images), 1e-3)
 
   def test_evaluation_measures_on_the_users_images(self):
     gan = pg.Estimator(Module(), critic(), self.folder, 8, z_dim=4)

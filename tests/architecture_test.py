@@ -109,6 +109,18 @@ class ArchitectureTest(parameterized.TestCase):
         if allowed is not None:
           self.assertIn(str(path.relative_to(PACKAGE)), allowed, name)
 
+  def test_one_file_knows_the_versions_of_keras(self):
+    # A user's net has its own Keras; MobileNet's weights fit that of `tf`.
+    allowed = {"nets/keras_versions.py", "outputs/mobile_net.py"}
+    for path in sources():
+      names = {
+        getattr(node, "attr", getattr(node, "value", None))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Attribute, ast.Constant))
+      }
+      if names & {"keras", "tf_keras"}:
+        self.assertIn(str(path.relative_to(PACKAGE)), allowed)
+
   def test_flags_are_defined_in_tools_only(self):
     for path in sources():
       for name in imports(path):

@@ -9,8 +9,8 @@ A net is a `tf.Module`, a Keras layer or model, or an object with `model_fn`;
 itself, as in TensorFlow 1, find the variables of the first call.
 
 Losses and constraints of Keras layers are ignored. Integer variables, such as
-counters, are left to the net: they are neither averaged nor saved. Initial
-values are the net's own, whatever the seed.
+counters and the seeds of Keras 3, are left to the net: they are neither
+averaged nor saved. Initial values are the net's own, whatever the seed.
 """
 
 import functools
@@ -19,8 +19,8 @@ from typing import Any, Callable, Optional, Sequence, Set
 
 import tensorflow as tf
 
-from paragan_tf.nets import calling
-from paragan_tf.nets.copying import MAKER, copy_net, is_network, parts_of
+from paragan_tf.nets import calling, keras_versions
+from paragan_tf.nets.copying import MAKER, copy_net, parts_of
 from paragan_tf.nets.variable_store import VariableStore, unique_id
 from paragan_tf.types import ImageSpec, Mode, Net
 
@@ -100,6 +100,8 @@ class Adapted(tf.Module):
     # A closure, so that nothing else of the user's net enters a checkpoint.
     self._call = call
     self._made = [v for v in store.variables if v.dtype.is_floating]
+    # In a function, as no run saves them; an export needs those that it reads.
+    self._list_counters = lambda: tuple(store.counters)
     frozen = _frozen_ids(net)
     self._weights = [
       v for v in self._made if v.trainable and unique_id(v) not in frozen
@@ -110,6 +112,11 @@ class Adapted(tf.Module):
   def variables(self) -> Sequence[tf.Variable]:
     """All variables, in the order in which they were made."""
     return tuple(self._made)
+
+  @property
+  def counters(self) -> Sequence[tf.Variable]:
+    """What else the net has made: integers, which nothing saves."""
+    return self._list_counters()
 
   @property
   def trainable_variables(self) -> Sequence[tf.Variable]:
@@ -133,8 +140,10 @@ class Adapted(tf.Module):
 
 def _make_or_copy(net: Any, store: VariableStore) -> Any:
   """Returns a new net, or a copy of the instance."""
+  keras_versions.check_backend(parts_of(net), store.name)
   with store.create():
     net = net() if calling.makes_nets(net) else copy_net(net, store.name)
+  keras_versions.check_backend(parts_of(net), store.name)
   store.record_initial_values()
   return net
 
@@ -149,7 +158,7 @@ def _build(
   """Calls the net twice: the first call makes what the second must find."""
   call = calling.make_call(net, spec, store.name)
   labels = tf.zeros([2], tf.int32) if spec.num_classes else None
-  num_known = len(store.variables)
+  num_known, num_counters = len(store.variables), len(store.counters)
   with store.create(), tf.GradientTape() as tape:
     try:
       result = call(x, labels, False)
@@ -162,13 +171,15 @@ def _build(
   held = [p for p in parts_of(net) if isinstance(p, tf.Variable)]
   _check_owner(store, [*held, *tape.watched_variables()])
   store.reset()
-  held_ids = {unique_id(variable) for variable in held}
-  made_in_call = [
-    v for v in store.variables[num_known:] if unique_id(v) not in held_ids
-  ]
+  store.vary_seeds()
+  held_ids = set(map(unique_id, held))
+  made_in_call, counters = (
+    [v for v in made if unique_id(v) not in held_ids]
+    for made in (store.variables[num_known:], store.counters[num_counters:])
+  )
 
   def call_again(x, labels, training):
-    with store.reuse(made_in_call):
+    with store.reuse(made_in_call, counters):
       return call(x, labels, training)
 
   writes = _writes_variables(functools.partial(call_again, x, labels, True))
@@ -186,7 +197,10 @@ def _check_owner(store: VariableStore, used: Sequence[tf.Variable]) -> None:
 
 
 def _writes_variables(replica: Callable[[], Any]) -> bool:
-  """Returns whether a function writes a variable; it is traced, not run."""
+  """Returns whether a function writes a variable that is not a counter.
+
+  It is traced, not run.
+  """
 
   # Named, because a TPU's strategy names its program after it.
   @tf.function(autograph=False)
@@ -196,24 +210,27 @@ def _writes_variables(replica: Callable[[], Any]) -> bool:
   graph = call_on_replicas.get_concrete_function().graph.as_graph_def()
   functions = (function.node_def for function in graph.library.function)
   nodes = itertools.chain(graph.node, *functions)
-  return any(node.op.startswith(_WRITES) for node in nodes)
+  writes = (node.attr for node in nodes if node.op.startswith(_WRITES))
+  types = (attr["dtype"].type or attr["T"].type for attr in writes)
+  return any(tf.as_dtype(dtype).is_floating for dtype in types)
 
 
 def _frozen_ids(net: Any) -> Set[str]:
-  """Returns the ids of the variables of Keras layers that are frozen."""
-  layers = [p for p in parts_of(net) if isinstance(p, tf.keras.layers.Layer)]
-  return {
-    unique_id(variable)
-    for layer in layers
-    if layer.built and not layer.trainable
-    for variable in layer.variables
-  }
+  """Returns the ids of the variables that Keras does not train."""
+  parts = parts_of(net)
+  frozen = [part for part in parts if keras_versions.is_frozen(part)]
+  for layer in filter(keras_versions.is_layer, parts):
+    if layer.built and not layer.trainable:
+      frozen.extend(layer.variables)
+  return set(map(unique_id, frozen))
 
 
 def _z_dim(net: Any, asked: Optional[int]) -> int:
   z_dim = getattr(net, "z_dim", None) if asked is None else asked
   if z_dim is None:
-    z_dim = net.inputs[0].shape[-1] if is_network(net) else 128
+    z_dim = 128
+    if keras_versions.is_network(net):
+      z_dim = net.inputs[0].shape[-1]
   if not isinstance(z_dim, int) or z_dim < 1:
     raise ValueError(f"`z_dim` must be an integer of at least 1, got {z_dim}.")
   return z_dim

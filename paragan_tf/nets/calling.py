@@ -2,17 +2,17 @@
 
 A net is called with x, with labels if it takes a second argument (or has a
 second Keras input), and with `training` if it has such an argument. If it has
-none, Keras layers inside follow the learning phase, which is set for the call.
+none, Keras layers inside are told by Keras itself.
 """
 
-import contextlib
 import inspect
-import warnings
 from typing import Any, Callable, List, Optional
 
 import tensorflow as tf
 
-from paragan_tf.nets.copying import MAKER, is_network
+from paragan_tf.nets import keras_versions
+from paragan_tf.nets.copying import MAKER
+from paragan_tf.nets.keras_versions import is_layer, is_network
 from paragan_tf.types import ImageSpec
 
 # From x, labels and whether to train to whatever a net returns.
@@ -26,7 +26,7 @@ def makes_nets(net: Any) -> bool:
   """Returns whether this is a class or function that makes a net."""
   if inspect.isclass(net) or not callable(net):
     return inspect.isclass(net)
-  if isinstance(net, tf.Module) or hasattr(net, "model_fn"):
+  if isinstance(net, tf.Module) or is_layer(net) or hasattr(net, "model_fn"):
     return False
   parameters = inspect.signature(net).parameters.values()
   return all(
@@ -44,11 +44,10 @@ def make_call(net: Any, spec: ImageSpec, name: str) -> Call:
       f"`{name}` must be a `tf.Module`, a Keras model, an object with "
       f"`model_fn`, or {MAKER}, got {net!r}."
     )
-  is_layer = isinstance(fn, tf.keras.layers.Layer)
   labels_name, training_name = _argument_names(
-    fn.call if is_layer else fn, name
+    fn.call if is_layer(fn) else fn, name
   )
-  if is_layer and not training_name:
+  if is_layer(fn) and not training_name:
     training_name = "training"  # Every layer passes it on to those inside.
 
   def call(x, labels, training):
@@ -56,7 +55,7 @@ def make_call(net: Any, spec: ImageSpec, name: str) -> Call:
     kwargs.pop(None, None)
     return fn(x, **kwargs)
 
-  return call if training_name else _with_learning_phase(call)
+  return call if training_name else _in_phase(call)
 
 
 def _argument_names(fn: Callable, name: str) -> List[Optional[str]]:
@@ -83,8 +82,9 @@ def _network_call(net: Any, spec: ImageSpec, name: str) -> Call:
   inputs = net.inputs
   if len(inputs) == 1:
     return lambda x, labels, training: net(x, training=training)
-  size = inputs[1].shape[-1] if inputs[1].shape.rank > 1 else 0
-  fits = inputs[1].shape.rank <= 2 and size in (0, 1, None, spec.num_classes)
+  shape = tuple(inputs[1].shape)
+  size = shape[-1] if len(shape) > 1 else 0
+  fits = len(shape) <= 2 and size in (0, 1, None, spec.num_classes)
   if len(inputs) > 2 or not fits or not spec.num_classes:
     raise ValueError(
       f"`{name}` may have one input beside x, for labels of shape [b], [b, 1] "
@@ -102,15 +102,12 @@ def _network_call(net: Any, spec: ImageSpec, name: str) -> Call:
   return call
 
 
-def _with_learning_phase(call: Call) -> Call:
-  """Sets Keras's learning phase, for a net that cannot pass `training` on."""
+def _in_phase(call: Call) -> Call:
+  """Tells layers whether to train, for a net that cannot pass it on."""
 
-  def with_phase(x, labels, training):
-    with contextlib.ExitStack() as stack:
-      with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It says to pass `training` on.
-        phase = tf.keras.backend.learning_phase_scope(int(training))
-        stack.enter_context(phase)
-      return call(x, labels, training)
+  def call_in_phase(x, labels, training):
+    return keras_versions.call_in_phase(
+      lambda: call(x, labels, training), x, training
+    )
 
-  return with_phase
+  return call_in_phase

@@ -24,6 +24,7 @@ def export(g: Net, conditional: bool, folder: str) -> str:
 
   module = tf.Module()
   module.g = g
+  module.counters = getattr(g, "counters", ())  # Of a user's net.
   module.serve = tf.function(images, autograph=False)
   signature = (z, labels) if conditional else (z,)
   path = _new_folder(folder)
