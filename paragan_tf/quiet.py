@@ -37,7 +37,9 @@ for line in lines:
 
 def install() -> None:
   """Makes the first import of TensorFlow quiet, unless it was asked to log."""
-  if "tensorflow" in sys.modules:
+  if "tensorflow" in sys.modules or any(
+    isinstance(finder, _QuietImport) for finder in sys.meta_path
+  ):
     return
   # Processes that this one starts inherit the variable.
   if os.environ.setdefault(_LEVEL, _NOTHING) == _NOTHING:
