@@ -45,7 +45,8 @@ class DecodeTest(tf.test.TestCase, parameterized.TestCase):
       expected = np.asarray(image)
     got = transforms.decode_image(tf.constant(content), 3)
     self.assertAllEqual(got, expected)
-    if kind == "webp":
+    # Ops of newer releases decode WebP in color.
+    if kind == "webp" and tf.__version__.startswith("2.15."):
       with self.assertRaisesRegex(tf.errors.OpError, "JPEG, PNG, GIF, BMP"):
         transforms.decode_image(tf.constant(content), 3, python=False)
     else:

@@ -32,7 +32,11 @@ _TRANSIENT = (
   tf.errors.UnavailableError,
   tf.errors.UnknownError,
 )
-_NODE_NAMES = re.compile(r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]|name: *$", re.M)
+_NODE_NAMES = re.compile(
+  r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]|name: *$"
+  r"|Error in user-defined function passed to .*? with iterator: \S+: *",
+  re.M,
+)
 _local = threading.local()
 
 # Reads bytes of a file: path, first byte, how many (to the end if `None`).

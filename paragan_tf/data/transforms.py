@@ -142,7 +142,8 @@ def decode_image(
 ) -> tf.Tensor:
   """Decodes JPEG, PNG, WebP, BMP or GIF bytes to uint8 `[h, w, channels]`.
 
-  Without `python`, by TensorFlow's ops alone: neither WebP nor some BMP.
+  Without `python`, by TensorFlow's ops alone: not some BMP, and WebP only in
+  color and only by newer releases, such as 2.21.
   """
 
   def decode_common(encoded):
