@@ -17,7 +17,9 @@ import threading
 
 import pytest
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from paragan_tf import quiet
+
+quiet.install()
 
 # Files in the order in which they are started: the longest first, so that no
 # process works on one of them alone at the end.

@@ -129,7 +129,8 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     page = self.page()
     for text in ("biggan_run", "Images/s200", "fid9.251.52", "10000"):
       self.assertIn(text, page.text)
-    for text in ("train.num_steps = 2", f"tensorflow{tf.__version__}", "g/grad_norm"):
+    version = f"tensorflow{tf.__version__}"
+    for text in ("train.num_steps = 2", version, "g/grad_norm"):
       self.assertIn(text, page.text)
     for text in ("No samples", "No metrics", "No config", "Nothing"):
       self.assertNotIn(text, page.text)
