@@ -30,6 +30,7 @@ def make_payloads():
   """Returns payloads of 1 MB, the same for all numbers of workers."""
   payloads = {name: Payload(1e6, 1e6, 1_000_000) for name in EXCHANGES}
   payloads["periodic"] = Payload(5e5, 5e5, 1_000_000)
+  payloads["accumulated"] = Payload(5e5, 5e5, 1_000_000)
   payloads["gossip"] = Payload(2e6, 2e6, 1_000_000, rounds=1)
   payloads["gossip_3"] = Payload(6e6, 6e6, 1_000_000, rounds=3)
   for name, sent in (("dq8", 254e3), ("dq4", 129e3), ("top1", 2e4)):
@@ -74,6 +75,7 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
     ("all_reduce", Payload(8.0, 8.0, 8), 4, Traffic(12.0, 6)),
     ("all_reduce", Payload(8.0, 8.0, 8), 2, Traffic(8.0, 2)),
     ("periodic", Payload(4.0, 4.0, 8), 4, Traffic(6.0, 3)),
+    ("accumulated", Payload(4.0, 4.0, 8), 4, Traffic(6.0, 3)),
     ("gossip", Payload(16.0, 16.0, 8, rounds=1), 8, Traffic(16.0, 1)),
     ("gossip_3", Payload(48.0, 48.0, 8, rounds=3), 8, Traffic(48.0, 3)),
     ("dq8", Payload(2.0, 6.0, 8, "gather"), 4, Traffic(6.0, 3)),
@@ -190,6 +192,7 @@ class SidesTest(tf.test.TestCase):
     self.assertEqual({one.size for one in found.values()}, {SIZE})
     self.assertEqual(found["all_reduce"].sent, SIZE)
     self.assertEqual(found["periodic"].sent, SIZE / 2)
+    self.assertEqual(found["accumulated"].sent, SIZE / 2)
     self.assertEqual(found["gossip"].sent, 2 * (SIZE + 2 * 1024))
     self.assertEqual(found["gossip_3"].sent, 2 * (3 * SIZE + 2 * 1024))
     small = 4 * (64 + NUM_D)  # G's and D's vectors go as they are.
