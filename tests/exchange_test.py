@@ -153,6 +153,13 @@ class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(every, (36, 36))
     self.assertEqual(sent, [(0, 0), every, (0, 0), every])
 
+  def test_only_exchanges_with_the_same_updates_are_fused(self):
+    made = exchange.AccumulatedGradients(period=2)
+    self.assertTrue(made.can_fuse_with(exchange.AccumulatedGradients(period=2)))
+    for other in (exchange.AccumulatedGradients(3), exchange.AllReduce()):
+      self.assertFalse(made.can_fuse_with(other))
+      self.assertFalse(other.can_fuse_with(made))
+
   @parameterized.parameters(exchange.Periodic, exchange.AccumulatedGradients)
   def test_a_period_below_one_is_refused(self, make):
     with self.assertRaisesRegex(ValueError, "`period` must be .* got 0"):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests.suites_test import TINY
+from tools.suites.suite import Options
 from tools.suites.wire import figures, plot, quality, suite
 from tools.suites.wire.figures import (
   LinkCheck,
@@ -154,16 +155,28 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(lines[0], "4 replicas, 400 steps, 3 seeds")
     self.assertRegex(lines[2], r"^all-reduce +2\.0 \+- 1\.0$")
 
+  def test_selected_sides_come_with_what_they_are_compared_with(self):
+    options = Options(only=("dq8_sgd", "gossip"))
+    names = quality.select_sides(options)
+    self.assertEqual(names, ("central", "gossip", "central_sgd", "dq8_sgd"))
+    self.assertEqual(quality.select_sides(Options()), tuple(quality.SIDES))
+    found = quality.gather(Quality(400, {n: np.arange(3.0) for n in names}))
+    self.assertLen(quality.format_table(found).splitlines(), 2 + len(names))
+
   def test_a_gap_is_reported_unless_seeds_explain_it(self):
     distances = {n: np.array([1.0, 2.0, 3.0]) for n in quality.SIDES}
     distances["gossip"] = np.array([2.0, 3.0, 4.0])
     distances["dq8"] = np.array([4.0, 5.0, 6.0])
     distances["dq4"] = np.array([0.1, 0.1, 0.1])
+    distances["central_sgd"] = np.array([7.0, 8.0, 9.0])
+    distances["gossip_sgd"] = np.array([8.0, 9.0, 10.0])
     found = quality.gather(Quality(400, distances))
     # Twice the root of 1 / 3 + 1 / 3.
     self.assertAllClose(found["dq8_frechet_noise"], 1.633, atol=1e-3)
     self.assertAllClose(found["dq8_frechet_gap"], 3.0)
     self.assertNotIn("central_frechet_gap", found)
+    self.assertNotIn("central_sgd_frechet_gap", found)
+    self.assertAllClose(found["gossip_sgd_frechet_gap"], 1.0)
     lines = dict(
       zip(["", "", *distances], quality.format_table(found).split("\n"))
     )
