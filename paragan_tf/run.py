@@ -364,5 +364,5 @@ def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:
     raise ValueError(
       f"`Run.save_every` must be a multiple of {cycle}, the steps between two "
       f"exchanges, got {save_every}: take {-(-save_every // cycle) * cycle}; "
-      "in between each replica has weights of its own."
+      "in between each replica has values of its own."
     )

@@ -114,6 +114,7 @@ class EnginesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("real_net", ()),
     ("every_other_step", run_test.EVERY_OTHER_STEP),
+    ("gradients_every_other_step", run_test.ACCUMULATED),
     ("role_split", run_test.ASYNC),
   )
   @pytest.mark.soak
@@ -181,6 +182,7 @@ EXCHANGES = (
   ("none", exchange.Exchange),
   ("all_reduce", exchange.AllReduce),
   ("every_other_step", lambda: exchange.Periodic(period=2)),
+  ("gradients_every_other_step", exchange.AccumulatedGradients),
 )
 
 

@@ -21,23 +21,31 @@ from paragan_tf.sync import exchange
 from tests import testing
 
 BATCH = 8
+EXCHANGES = {
+  "weights": exchange.Periodic,
+  "gradients": exchange.AccumulatedGradients,
+}
 SCHEDULES = (
   ("both_everywhere", schedule.Simultaneous, {"g": range(4), "d": range(4)}),
   ("role_split", schedule.Asynchronous, {"g": (0, 2), "d": (1, 3)}),
 )
 
 
-def make_step(strategy, make_schedule):
-  """Makes a step of linear nets that averages weights at every other step."""
+def make_step(strategy, make_schedule, make_exchange):
+  """Makes a step of linear nets that exchange something at every other step."""
   made = make_schedule()
   with strategies.scope(strategy):
     g, twin = (
       linear.Generator(testing.SPEC, 0, name=n) for n in ("g", "g_ema")
     )
-    d = linear.Discriminator(testing.SPEC, 0, name="d")
+    d = linear.Discriminator(testing.SPEC, 0, spectral=True, name="d")
     players = [
-      Player(net, optimizers.Adam(0.05, name=name), exchange.Periodic(2))
-      for net, name in ((g, "g_optimizer"), (d, "d_optimizer"))
+      Player(
+        net,
+        optimizers.Adam(0.05, name=f"{who}_optimizer"),
+        make_exchange(2, name=f"{who}_exchange"),
+      )
+      for who, net in (("g", g), ("d", d))
     ]
     placement = None
     if isinstance(made, schedule.Asynchronous):
@@ -51,11 +59,13 @@ def make_step(strategy, make_schedule):
 class Trained:
   """A step on four replicas or one, and its state."""
 
-  def __init__(self, make_schedule, num_replicas=4):
+  def __init__(
+    self, make_schedule, make_exchange=exchange.Periodic, num_replicas=4
+  ):
     self.strategy = testing.strategy()
     if num_replicas == 1:
       self.strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    self.step = make_step(self.strategy, make_schedule)
+    self.step = make_step(self.strategy, make_schedule, make_exchange)
     self.state = StepState(self.step, self.strategy, Processes(self.strategy))
     self._run = tf.function(
       lambda x, y, phase: self.strategy.run(self.step, (x, y, phase)),
@@ -114,13 +124,17 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
       stored = tf.train.load_checkpoint(path).get_tensor(name)
       self.assertAllClose(stored, mean)
 
-  @parameterized.named_parameters(*SCHEDULES)
+  @parameterized.product(
+    make_schedule=(schedule.Simultaneous, schedule.Asynchronous),
+    what=tuple(EXCHANGES),
+  )
   def test_training_on_equals_a_resumed_run_bit_for_bit(
-    self, make_schedule, owners
+    self, make_schedule, what
   ):
-    del owners
     for stop in (2, 3):  # At the end of a period, and within one.
-      trained, resumed = Trained(make_schedule), Trained(make_schedule)
+      trained, resumed = (
+        Trained(make_schedule, EXCHANGES[what]) for _ in range(2)
+      )
       trained.train(0, stop)
       path = self.save(trained, stop, "run")
       checkpoints.restore(path, resumed.state.entries)
@@ -130,19 +144,53 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
       for name, value in trained.values().items():
         self.assertAllEqual(got[name], value, f"{name}, {stop}")
 
-  @parameterized.named_parameters(*SCHEDULES)
+  @parameterized.product(
+    make_schedule=(schedule.Simultaneous, schedule.Asynchronous),
+    what=tuple(EXCHANGES),
+  )
   def test_a_checkpoint_does_not_grow_with_the_replicas(
-    self, make_schedule, owners
+    self, make_schedule, what
   ):
-    del owners
     sizes = []
     for num_replicas in (1, 4):
-      trained = Trained(make_schedule, num_replicas)
+      trained = Trained(make_schedule, EXCHANGES[what], num_replicas)
       trained.train(0, 2)
       path = self.save(trained, 2, str(num_replicas))
       data = f"{path}.data-00000-of-00001"
       sizes.append(os.path.getsize(data))
     self.assertLess(abs(sizes[1] / sizes[0] - 1.0), 0.02, sizes)
+
+  @parameterized.named_parameters(*SCHEDULES)
+  def test_gradients_within_a_period_are_those_of_each_replica(
+    self, make_schedule, owners
+  ):
+    trained = Trained(make_schedule, exchange.AccumulatedGradients)
+    trained.train(0, 3)
+    path = self.save(trained, 3, "run")
+    read = tf.train.load_checkpoint(path)
+    keys = read.get_variable_to_shape_map()
+    for who in "gd":
+      name = f"{who}_exchange/{who}/linear/weight/w/sum"
+      names = [name, *(f"{name}/replica_{r}" for r in (1, 2, 3))]
+      found = [r for r in range(4) if names[r] in keys]
+      self.assertEqual(found, list(owners[who]))
+      sums = [read.get_tensor(names[r]) for r in found]
+      self.assertAllGreater([np.abs(x).max() for x in sums], 0.0)
+      self.assertGreater(np.ptp(sums, 0).max(), 0.0)
+      # What is trained is the same everywhere.
+      self.assertIn(f"{who}/linear/weight/w", keys)
+      self.assertIn(f"{who}_optimizer/{who}/linear/weight/w/m", keys)
+    self.assertIn("g_ema/linear/weight/w", keys)
+    self.assertIn("d/linear/weight/u/replica_3", keys)
+
+  def test_all_that_a_checkpoint_has_once_is_equal_on_all_replicas(self):
+    trained = Trained(schedule.Simultaneous, exchange.AccumulatedGradients)
+    for stop in range(1, 5):
+      trained.train(stop - 1, stop)
+      for entry in trained.state.prepare_save(stop):
+        if entry.agrees:
+          for copy in entry.copies:
+            self.assertAllEqual(copy, entry.copies[0], (entry.name, stop))
 
   def test_saving_within_a_period_changes_nothing(self):
     trained = Trained(schedule.Simultaneous)

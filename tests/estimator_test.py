@@ -237,10 +237,11 @@ class GraphTest(tf.test.TestCase, parameterized.TestCase):
     due = [row[loss] for row in logs[True]]
     self.assertGreater(min(due[0], due[3]), max(due[1], due[2]) + 0.1)
 
-  def test_exchanges_that_let_replicas_differ_are_refused_on_a_tpu(self):
-    built = build("experiment.player.exchange = @exchange.Periodic")
+  @parameterized.parameters("Periodic", "AccumulatedGradients")
+  def test_exchanges_that_let_replicas_differ_are_refused_on_a_tpu(self, name):
+    built = build(f"experiment.player.exchange = @exchange.{name}")
     with self.assertRaisesRegex(
-      ValueError, "`Periodic` of `g` lets replicas differ: take `AllReduce`"
+      ValueError, f"`{name}` of `g` lets replicas differ: take `AllReduce`"
     ):
       built.estimator(self.get_temp_dir(), tpu=object())
     built.estimator(self.get_temp_dir())

@@ -17,6 +17,15 @@ EXCHANGES = (
   ("every_step", lambda: exchange.Periodic(period=1)),
   ("every_other_step", lambda: exchange.Periodic(period=2)),
   ("every_third_step", lambda: exchange.Periodic(period=3)),
+  ("gradients_every_step", lambda: exchange.AccumulatedGradients(period=1)),
+  (
+    "gradients_every_other_step",
+    lambda: exchange.AccumulatedGradients(period=2),
+  ),
+  (
+    "gradients_every_third_step",
+    lambda: exchange.AccumulatedGradients(period=3),
+  ),
   ("ring_gossip", gossip.Gossip),
   (
     "complete_gossip_of_two_rounds",
@@ -59,11 +68,14 @@ class Replicas:
     self._phases[step % len(self._phases)](per_replica, ids)
 
   def _update(self, grads, replica_id, phase):
+    self.state[0].assign(replica_id)
+    grads = self.exchange.accumulate(grads, phase)
+    if not self.exchange.applies(phase):
+      return
     grads = self.exchange.before_update(grads, phase)
     updates = self.exchange.average_updates([RATE * g for g in grads], phase)
     for u, w in zip(updates, self.weights):
       w.assign_sub(u)
-    self.state[0].assign(replica_id)
     self.exchange.after_update(self.weights, self.state, phase)
 
   def values(self, variable):
@@ -75,21 +87,27 @@ class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*EXCHANGES)
   def test_mean_weights_follow_the_mean_gradient(self, make):
     replicas = Replicas(make())
+    num = replicas.exchange.moves_per_update
     expected = [np.ones([2, 3]), np.zeros([3])]
     for step in range(6):
       replicas.step(step)
-      for i, grads in enumerate(gradients(step)):
-        expected[i] = expected[i] - RATE * grads.mean(0)
+      for i in range(2):
+        if step % num == num - 1:
+          since = [gradients(step - j)[i] for j in range(num)]
+          expected[i] = expected[i] - RATE * np.mean(since, (0, 1))
         values = replicas.values(replicas.weights[i])
         self.assertAllClose(values.mean(0), expected[i], atol=1e-5)
       self.check_agreement(replicas, step)
 
   def check_agreement(self, replicas, step):
-    """Checks that replicas agree if `replicas_agree`, and after a period."""
+    """Checks that replicas agree if they always do, and after a period."""
     period = replicas.exchange.period
-    for variable in replicas.weights + replicas.state:
+    sums = getattr(replicas.exchange, "sums", [])
+    for variable in [*replicas.weights, *replicas.state, *sums]:
       values = replicas.values(variable)
-      if replicas.exchange.replicas_agree:
+      is_weight = any(variable is w for w in replicas.weights)
+      shared = replicas.exchange.shares_gradients and is_weight
+      if replicas.exchange.replicas_agree or shared:
         self.assertAllEqual(values, np.broadcast_to(values[0], values.shape))
       elif period > 1:
         differ = bool(np.ptp(values, 0).max() > 1e-3)
@@ -116,9 +134,36 @@ class ExchangeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllGreater(spreads[::2], 0.1)
     self.assertAllEqual(spreads[1::2], [0.0, 0.0])
 
-  def test_a_period_below_one_is_refused(self):
+  def test_sums_are_zero_after_a_period(self):
+    replicas = Replicas(exchange.AccumulatedGradients(period=2))
+    replicas.step(0)
+    for total, grads in zip(replicas.exchange.sums, gradients(0)):
+      self.assertAllEqual(replicas.values(total), grads)
+    replicas.step(1)
+    for total in replicas.exchange.sums:
+      self.assertAllEqual(replicas.values(total), 0 * replicas.values(total))
+
+  def test_gradients_are_sent_where_there_is_an_update_only(self):
+    made = exchange.AccumulatedGradients(period=2)
+    with testing.strategy().scope():
+      weights = [tf.Variable(tf.zeros([2, 3]))]
+      state = [tf.Variable(tf.zeros([3]))]
+      sent = [made.traffic(weights, state, phase) for phase in range(4)]
+      every = exchange.AllReduce().traffic(weights, state, 0)
+    self.assertEqual(every, (36, 36))
+    self.assertEqual(sent, [(0, 0), every, (0, 0), every])
+
+  def test_only_exchanges_with_the_same_updates_are_fused(self):
+    made = exchange.AccumulatedGradients(period=2)
+    self.assertTrue(made.can_fuse_with(exchange.AccumulatedGradients(period=2)))
+    for other in (exchange.AccumulatedGradients(3), exchange.AllReduce()):
+      self.assertFalse(made.can_fuse_with(other))
+      self.assertFalse(other.can_fuse_with(made))
+
+  @parameterized.parameters(exchange.Periodic, exchange.AccumulatedGradients)
+  def test_a_period_below_one_is_refused(self, make):
     with self.assertRaisesRegex(ValueError, "`period` must be .* got 0"):
-      exchange.Periodic(period=0)
+      make(period=0)
 
 
 if __name__ == "__main__":

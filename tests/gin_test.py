@@ -142,6 +142,17 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, words):
       config.load(files, [f"{owner}.{old} = 1"])
 
+  def test_asynchronous_roles_take_gradients_every_other_step(self):
+    names = ("async", "gradients_every_other_step")
+    files = [f"gin/sync/{name}.gin" for name in names]
+    config.load(["gin/runs/smoke.gin", *files], [])
+    step = experiment.Experiment(tf.distribute.get_strategy()).step
+    self.assertEqual(step.cycle, 2)
+    # D takes the fakes of both steps, each once.
+    self.assertEqual(step.schedule.cache_depth, 2)
+    for player in step.players.values():
+      self.assertEqual(player.exchange.moves_per_update, 2)
+
   def test_an_old_name_in_an_include_is_reported_too(self):
     path = pathlib.Path(self.get_temp_dir()) / "old.gin"
     path.write_text("include 'gin/policy/ttur.gin'\n")

@@ -134,7 +134,7 @@ class SuiteTest(tf.test.TestCase):
     for scheme in suite.SCHEMES:
       for net in suite.NETS:
         wanted = suite.make_rehearsal(scheme, net)
-        self.assertLen(wanted.gin_files, 2)
+        self.assertLen(wanted.gin_files, 1 + len(suite.SCHEMES[scheme][0]))
         self.assertIn(
           f"g/experiment.player.net = @{net}.Generator", wanted.bindings
         )

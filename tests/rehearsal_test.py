@@ -30,17 +30,29 @@ OPTIMISTIC = "optimistic.OptimisticSGD"
 SCHEMES = (
   ("sync", "all_reduce", SGD, {"all_reduce"}),
   ("every_other_step", "every_other_step", SGD, {"all_reduce"}),
+  (
+    "gradients_every_other_step",
+    "gradients_every_other_step",
+    SGD,
+    {"all_reduce"},
+  ),
   ("paragan", "paragan", SGD, {"all_reduce", "permute"}),
   ("moments", "paragan", MOMENTUM, {"all_reduce", "permute"}),
+  (
+    "async_gradients",
+    "async gradients_every_other_step",
+    SGD,
+    {"all_reduce", "permute"},
+  ),
   ("gossip", "gossip", OPTIMISTIC, {"permute"}),
   ("quantized", "quantized", OPTIMISTIC, {"all_to_all"}),
 )
 
 
 def make(scheme, optimizer, net="linear", num_cores=8, more=()):
-  """Returns a rehearsal of a scheme."""
+  """Returns a rehearsal of a scheme; more than one file if it has spaces."""
   return rehearsal.Rehearsal(
-    [RUN, f"gin/sync/{scheme}.gin"],
+    [RUN, *(f"gin/sync/{name}.gin" for name in scheme.split())],
     [*make_bindings(net, optimizer), *more],
     num_cores,
   )

@@ -234,6 +234,7 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("every_step", exchange.AllReduce, 1),
     ("every_other_step", lambda: exchange.Periodic(2), 2),
+    ("gradients_every_other_step", exchange.AccumulatedGradients, 2),
   )
   def test_a_cycle_communicates_once_for_both_players(self, make, cycle):
     step = make_step(testing.strategy(), make)
@@ -312,7 +313,11 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_bytes_are_counted(self):
     sizes = {}
-    for name, make in (("all", exchange.AllReduce), ("two", exchange.Periodic)):
+    for name, make in (
+      ("all", exchange.AllReduce),
+      ("two", exchange.Periodic),
+      ("accumulated", exchange.AccumulatedGradients),
+    ):
       step = make_step(testing.strategy(), make, cache_depth=1)
       with testing.strategy().scope():
         sizes[name] = [step.traffic(phase) for phase in range(step.cycle)]
@@ -320,7 +325,8 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     fakes = 4 * 4 * (64 + 1)
     # As much is given as received.
     both = (weights + fakes,) * 2
-    self.assertEqual(sizes, {"all": [both], "two": [(0, 0), both]})
+    half = [(0, 0), both]
+    self.assertEqual(sizes, {"all": [both], "two": half, "accumulated": half})
 
   def test_on_a_tpu_the_role_is_chosen_without_communication_inside(self):
     with tf_private.trace_for_tpu_shards(4):

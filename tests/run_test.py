@@ -42,6 +42,7 @@ LINEAR = [
   "linear.Discriminator.spectral = True",
 ]
 EVERY_OTHER_STEP = [*LINEAR, "experiment.player.exchange = @exchange.Periodic"]
+ACCUMULATED = ["include 'gin/sync/gradients_every_other_step.gin'", *LINEAR]
 ASYNC = [
   *EVERY_OTHER_STEP,
   "experiment.Experiment.schedule = @schedule.Asynchronous",
@@ -113,6 +114,7 @@ SCHEMES = {
   "one_following": (1, FOLLOWING),
   "four_replicas": (4, LINEAR),
   "four_every_other_step": (4, EVERY_OTHER_STEP),
+  "four_gradients_every_other_step": (4, ACCUMULATED),
   "four_async": (4, ASYNC),
   "four_gossip": (4, GOSSIP),
   "four_quantized": (4, QUANTIZED),
@@ -447,10 +449,11 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotAllClose(*own)
     self.assertAllEqual(read.get_tensor("fakes/born/replica_1"), [6, 7])
 
-  def test_equal_replicas_resume_on_another_number(self):
-    trained = whole("four_replicas")
+  @parameterized.parameters("four_replicas", "four_gradients_every_other_step")
+  def test_equal_replicas_resume_on_another_number(self, name):
+    trained = whole(name)
     trained.copy(self.folder)
-    made = prepare(ONE("/cpu:0"), self.folder, 12, *LINEAR)
+    made = prepare(ONE("/cpu:0"), self.folder, 12, *SCHEMES[name][1])
     self.assertEqual(made.done, 8)
     expected = values(trained.made)
     for name, value in values(made).items():

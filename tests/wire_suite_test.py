@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests.suites_test import TINY
+from tools.suites.suite import Options
 from tools.suites.wire import figures, plot, quality, suite
 from tools.suites.wire.figures import (
   LinkCheck,
@@ -30,6 +31,7 @@ def make_payloads():
   """Returns payloads of 1 MB, the same for all numbers of workers."""
   payloads = {name: Payload(1e6, 1e6, 1_000_000) for name in EXCHANGES}
   payloads["periodic"] = Payload(5e5, 5e5, 1_000_000)
+  payloads["accumulated"] = Payload(5e5, 5e5, 1_000_000)
   payloads["gossip"] = Payload(2e6, 2e6, 1_000_000, rounds=1)
   payloads["gossip_3"] = Payload(6e6, 6e6, 1_000_000, rounds=3)
   for name, sent in (("dq8", 254e3), ("dq4", 129e3), ("top1", 2e4)):
@@ -74,6 +76,7 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
     ("all_reduce", Payload(8.0, 8.0, 8), 4, Traffic(12.0, 6)),
     ("all_reduce", Payload(8.0, 8.0, 8), 2, Traffic(8.0, 2)),
     ("periodic", Payload(4.0, 4.0, 8), 4, Traffic(6.0, 3)),
+    ("accumulated", Payload(4.0, 4.0, 8), 4, Traffic(6.0, 3)),
     ("gossip", Payload(16.0, 16.0, 8, rounds=1), 8, Traffic(16.0, 1)),
     ("gossip_3", Payload(48.0, 48.0, 8, rounds=3), 8, Traffic(48.0, 3)),
     ("dq8", Payload(2.0, 6.0, 8, "gather"), 4, Traffic(6.0, 3)),
@@ -152,16 +155,28 @@ class FiguresTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(lines[0], "4 replicas, 400 steps, 3 seeds")
     self.assertRegex(lines[2], r"^all-reduce +2\.0 \+- 1\.0$")
 
+  def test_selected_sides_come_with_what_they_are_compared_with(self):
+    options = Options(only=("dq8_sgd", "gossip"))
+    names = quality.select_sides(options)
+    self.assertEqual(names, ("central", "gossip", "central_sgd", "dq8_sgd"))
+    self.assertEqual(quality.select_sides(Options()), tuple(quality.SIDES))
+    found = quality.gather(Quality(400, {n: np.arange(3.0) for n in names}))
+    self.assertLen(quality.format_table(found).splitlines(), 2 + len(names))
+
   def test_a_gap_is_reported_unless_seeds_explain_it(self):
     distances = {n: np.array([1.0, 2.0, 3.0]) for n in quality.SIDES}
     distances["gossip"] = np.array([2.0, 3.0, 4.0])
     distances["dq8"] = np.array([4.0, 5.0, 6.0])
     distances["dq4"] = np.array([0.1, 0.1, 0.1])
+    distances["central_sgd"] = np.array([7.0, 8.0, 9.0])
+    distances["gossip_sgd"] = np.array([8.0, 9.0, 10.0])
     found = quality.gather(Quality(400, distances))
     # Twice the root of 1 / 3 + 1 / 3.
     self.assertAllClose(found["dq8_frechet_noise"], 1.633, atol=1e-3)
     self.assertAllClose(found["dq8_frechet_gap"], 3.0)
     self.assertNotIn("central_frechet_gap", found)
+    self.assertNotIn("central_sgd_frechet_gap", found)
+    self.assertAllClose(found["gossip_sgd_frechet_gap"], 1.0)
     lines = dict(
       zip(["", "", *distances], quality.format_table(found).split("\n"))
     )
@@ -190,6 +205,7 @@ class SidesTest(tf.test.TestCase):
     self.assertEqual({one.size for one in found.values()}, {SIZE})
     self.assertEqual(found["all_reduce"].sent, SIZE)
     self.assertEqual(found["periodic"].sent, SIZE / 2)
+    self.assertEqual(found["accumulated"].sent, SIZE / 2)
     self.assertEqual(found["gossip"].sent, 2 * (SIZE + 2 * 1024))
     self.assertEqual(found["gossip_3"].sent, 2 * (3 * SIZE + 2 * 1024))
     small = 4 * (64 + NUM_D)  # G's and D's vectors go as they are.

@@ -56,6 +56,7 @@ class StepState:
       who: player
       for who, player in self._step.players.items()
       if player.exchange.agrees_after_period
+      and not player.exchange.shares_gradients
     }
 
   def _average_on_replicas(self) -> None:
@@ -146,9 +147,14 @@ def _find_local(step: Step, is_period_end: bool) -> Dict[str, Optional[str]]:
     exchange = player.exchange
     if exchange.replicas_agree:
       continue
-    # Two scalars, which each replica adapts to its own gradients.
-    own.update((_key(v), "mean") for v in _scale_variables(player))
+    if not exchange.shares_gradients:
+      # Two scalars, which each replica adapts to its own gradients.
+      own.update((_key(v), "mean") for v in _scale_variables(player))
     if exchange.agrees_after_period and is_period_end:
+      continue
+    if exchange.shares_gradients:
+      local = (*player.state, *exchange.variables)
+      own.update((_key(v), None) for v in local)
       continue
     modules = [player.net, player.optimizer, exchange]
     if name == "g":
@@ -167,7 +173,8 @@ def _find_owners(step: Step, num_replicas: int) -> Dict[str, Sequence[int]]:
   owners: Dict[str, Sequence[int]] = {}
   for who, player in step.players.items():
     used = [_key(v) for v in step.placement.variables_of(who)]
-    if not player.exchange.replicas_agree:
+    used += [_key(v) for v in player.exchange.variables]
+    if not player.exchange.shares_gradients:
       shared = [*player.base, *player.optimizer.slow_weights]
       own = {_key(v) for v in player.optimizer.variables}
       own |= {_key(v) for v in _scale_variables(player)}

@@ -97,7 +97,7 @@ class Player(NamedTuple):
     if self.loss_scale is None:
       return grads, True
     grads, finite = self.loss_scale.unscale(grads)
-    if self.exchange.replicas_agree or trains is not False:
+    if self.exchange.shares_gradients or trains is not False:
       self.loss_scale.update(finite)
     return grads, finite
 

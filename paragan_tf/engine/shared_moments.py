@@ -114,7 +114,7 @@ def share_moments(
   That is where it trains one of them (`is_split`) and updates only that one:
   with shared gradients all replicas update both.
   """
-  if not is_split or any(p.exchange.replicas_agree for p in players.values()):
+  if not is_split or any(p.exchange.shares_gradients for p in players.values()):
     return None
   specs = {
     who: player.optimizer.moment_specs(player.weights)

@@ -4,20 +4,23 @@ Pseudo-code:
 
     for turn in placement.play(batch):                # gradients at one point
       for each player of the turn:
+        grads = exchange.accumulate(grads, phase)
+        go on with the next one unless exchange.applies(phase)
         grads = exchange.before_update(grads, phase)  # one message for players
         updates = optimizer.updates(clipped grads)    # whose exchanges fuse
         base -= exchange.average_updates(updates, phase)
         exchange.after_update(base, state, phase)
         optimizer.look_ahead(updates)
-      penalties and the augmentation adapt to D's scores
+      penalties and the augmentation adapt to D's scores, if it was updated
     the average of G follows its base weights
 
 `engine/placement.py` says which player a replica trains.
 """
 
+import collections
 import functools
 import math
-from typing import Dict, List, Mapping, Optional, Sequence, Union
+from typing import Counter, Dict, List, Mapping, Optional, Sequence, Union
 
 import tensorflow as tf
 
@@ -128,7 +131,10 @@ class Step(tf.Module):
 
   @property
   def last_step_log_names(self) -> Sequence[str]:
-    """The scalars that are 0 unless `is_logged`: norms take time."""
+    """The scalars that are 0 unless `is_logged`: norms take time.
+
+    They are 0 in a step without an update, too.
+    """
     return [f"{who}/{what}" for who in "dg" for what in _NORMS]
 
   def __call__(
@@ -153,11 +159,16 @@ class Step(tf.Module):
     count = tf.convert_to_tensor(self.count)
     batch = Batch(images, labels, None)
     logs: Logs = {}
+    moves: Counter[str] = collections.Counter()
     for turn, more in self.placement.play(self.game, batch, phase, count):
+      phases = {w: self._exchange_phase(w, phase, moves[w]) for w in turn}
+      moves.update(list(turn))
       logs.update(more)
-      logs.update(self._update(turn, phase, is_logged))
-      self._adapt(turn, count)
-    self.ema.update(count)
+      logs.update(self._update(turn, phases, is_logged))
+      if "d" in turn and self.players["d"].exchange.applies(phases["d"]):
+        self._adapt(turn["d"], count)
+    if self.players["g"].exchange.applies(phase):  # Counted in steps here.
+      self.ema.update(count)
     self.count.assign_add(1)
     traffic = self.traffic(phase)
     logs["exchange/bytes"] = tf.constant(float(traffic.sent))
@@ -168,30 +179,48 @@ class Step(tf.Module):
     """Returns the bytes that a replica sends and receives in a phase."""
     sent = received = self.placement.num_bytes(phase)
     for who, player in self.players.items():
-      one = player.exchange.traffic(player.weights, player.state, phase)
-      num_turns = sum(t.count(who) for r in self.schedule.rounds for t in r)
-      sent += num_turns * one.sent
-      received += num_turns * one.received
+      for index in range(self._num_moves(who)):
+        at = self._exchange_phase(who, phase, index)
+        one = player.exchange.traffic(player.weights, player.state, at)
+        sent, received = sent + one.sent, received + one.received
     return Traffic(sent, received)
 
-  def _update(self, turn: Contributions, phase: int, is_logged) -> Logs:
+  def _num_moves(self, who: str) -> int:
+    """Returns how often a player moves in a step."""
+    return sum(turn.count(who) for r in self.schedule.rounds for turn in r)
+
+  def _exchange_phase(self, who: str, phase: int, index: int) -> int:
+    """Returns the phase of an exchange, in a player's `index`-th move."""
+    if self.players[who].exchange.moves_per_update == 1:
+      return phase
+    return phase * self._num_moves(who) + index
+
+  def _update(
+    self, turn: Contributions, phases: Mapping[str, int], is_logged
+  ) -> Logs:
     """Updates the players of a turn, and lets their replicas agree."""
-    groups = self._fuse(sorted(turn))
-    averaged: Dict[str, Contribution] = {}
-    for group in groups:
-      averaged.update(self._before_update(group, turn, phase))
+    turn = {who: self._accumulate(who, turn[who], phases[who]) for who in turn}
     logs: Logs = {}
+    groups = []
+    averaged: Dict[str, Contribution] = {}
+    for group in self._fuse(sorted(turn)):
+      logs.update(self._log_moves(group, turn))
+      if self.players[group[0]].exchange.applies(phases[group[0]]):
+        groups.append(group)
+        averaged.update(self._before_update(group, turn, phases[group[0]]))
+      else:
+        for who in group:
+          logs.update(self._log_update(who, turn[who], (), is_logged=False))
     for who in averaged:
-      averaged[who], scale_logs = self._unscale(who, averaged[who])
-      logs.update(scale_logs)
+      averaged[who] = self._unscale(who, averaged[who])
     updates: Dict[str, List[tf.Tensor]] = {}
     for who, contribution in averaged.items():
       with self.placement.device(who):
         updates[who] = self._optimize(who, contribution)
-        applied = self._apply(who, contribution, updates[who], phase)
-        logs.update(self._log(who, contribution, applied, is_logged))
+        applied = self._apply(who, contribution, updates[who], phases[who])
+        logs.update(self._log_update(who, contribution, applied, is_logged))
     for group in groups:
-      logs.update(self._after_update(group, turn, phase))
+      logs.update(self._after_update(group, turn, phases[group[0]]))
     for who, contribution in averaged.items():
       with self.placement.device(who):
         look_ahead = functools.partial(
@@ -200,34 +229,40 @@ class Step(tf.Module):
         run_if(contribution.finite, look_ahead, lambda: None)
     return logs
 
-  def _unscale(self, who: str, contribution: Contribution):
+  def _accumulate(
+    self, who: str, contribution: Contribution, phase: int
+  ) -> Contribution:
+    """Returns a contribution with all gradients since the last update."""
+    player, move = self.players[who], contribution.move
+    grads = player.add_regularizer(move.grads)
+    grads = player.exchange.accumulate(grads, phase)
+    return contribution._replace(move=move._replace(grads=grads))
+
+  def _unscale(self, who: str, contribution: Contribution) -> Contribution:
     """Divides gradients by the loss scale; notes if they may be applied."""
-    player, logs = self.players[who], {}
-    if player.loss_scale is not None:
-      weight = 1.0 if contribution.weight is None else contribution.weight
-      logs[f"{who}/loss_scale"] = weight * player.loss_scale.value()
-    move = contribution.move
+    player, move = self.players[who], contribution.move
     grads, finite = player.unscale(move.grads, contribution.trains)
     move = move._replace(grads=grads)
-    return contribution._replace(move=move, finite=finite), logs
+    return contribution._replace(move=move, finite=finite)
 
-  def _adapt(self, turn: Contributions, count: tf.Tensor) -> None:
+  def _adapt(self, contribution: Contribution, count: tf.Tensor) -> None:
     """Lets penalties and the augmentation adapt to D's scores."""
-    if "d" not in turn:
-      return
-    scores, weight = turn["d"].move.scores, turn["d"].weight
+    player = self.players["d"]
+    scores, weight = contribution.move.scores, contribution.weight
     assert scores is not None
-    for penalty in self.players["d"].penalties:
+    for penalty in player.penalties:
       penalty.update(scores, count, weight)
     if self.game.augment is not None:
-      num_shards = self.schedule.num_shards(collectives.num_replicas())
-      self.game.augment.update(scores.real, num_shards, weight)
+      num_batches = self.schedule.num_shards(collectives.num_replicas())
+      num_batches *= player.exchange.moves_per_update
+      self.game.augment.update(scores.real, num_batches, weight)
 
   def _fuse(self, turn: Sequence[str]) -> List[List[str]]:
     """Returns the players of a turn, those that send one message together."""
     if len(turn) == 2:
       first, second = (self.players[who].exchange for who in turn)
-      if first.can_fuse_with(second):
+      same_moves = len({self._num_moves(who) for who in turn}) == 1
+      if first.can_fuse_with(second) and same_moves:
         return [list(turn)]
     return [[who] for who in turn]
 
@@ -239,9 +274,9 @@ class Step(tf.Module):
     sent: Dict[str, List[tf.Tensor]] = {}
     for who in group:
       damping = turn[who].damping
-      sent[who] = self.players[who].add_regularizer(turn[who].move.grads)
+      sent[who] = list(turn[who].move.grads)
       # Replicas that apply the same gradients must have the same rate.
-      if exchange.replicas_agree and not isinstance(damping, float):
+      if exchange.shares_gradients and not isinstance(damping, float):
         sent[who].append(tf.cast(damping, tf.float32))
     counts = self._counts(group, turn, {w: len(x) for w, x in sent.items()})
     received = tf.nest.pack_sequence_as(
@@ -309,13 +344,24 @@ class Step(tf.Module):
     )
     return list(averaged)
 
-  def _log(
+  def _log_moves(self, group: Sequence[str], turn: Contributions) -> Logs:
+    """Returns the losses of a group's players, and their loss scales."""
+    logs: Logs = {}
+    for who in group:
+      loss_scale, weight = self.players[who].loss_scale, turn[who].weight
+      weight = 1.0 if weight is None else weight
+      logs[f"{who}/loss"] = weight * turn[who].move.loss
+      if loss_scale is not None:
+        logs[f"{who}/loss_scale"] = weight * loss_scale.value()
+    return logs
+
+  def _log_update(
     self, who: str, contribution: Contribution, updates, is_logged
   ) -> Logs:
-    """Returns the scalars of a player's update."""
+    """Returns the scalars of a player's update; norms if `is_logged`."""
     player, move = self.players[who], contribution.move
     weight = 1.0 if contribution.weight is None else contribution.weight
-    shared = 1.0 if player.exchange.replicas_agree else weight
+    shared = 1.0 if player.exchange.shares_gradients else weight
     norms = run_if(
       is_logged,
       lambda: [tf.linalg.global_norm(move.grads), player.update_ratio(updates)],
@@ -324,7 +370,6 @@ class Step(tf.Module):
     damping = tf.cast(contribution.damping, tf.float64)
     rate = player.optimizer.rate() * damping
     return {
-      f"{who}/loss": weight * move.loss,
       f"{who}/rate": tf.cast(rate, tf.float32),
       **{f"{who}/{name}": shared * x for name, x in zip(_NORMS, norms)},
     }
@@ -338,7 +383,7 @@ def _is_updated(
   player: Player, contribution: Contribution
 ) -> Union[bool, tf.Tensor]:
   # Where gradients are shared, all replicas update, so that all stay equal.
-  is_updated = player.exchange.replicas_agree or contribution.trains
+  is_updated = player.exchange.shares_gradients or contribution.trains
   finite = contribution.finite
   if finite is True or is_updated is False:
     return is_updated

@@ -1,8 +1,10 @@
 """Exchanges: how the replicas of one player agree.
 
-An exchange is called at three moments of an update, and by default changes
+An exchange is called at four moments of an update, and by default changes
 nothing:
 
+    grads = exchange.accumulate(grads, phase)                  # on one replica
+    if not exchange.applies(phase): return                     # no update yet
     grads = exchange.before_update(grads, phase, counts)       # on gradients
     updates = optimizer.updates(grads, weights)
     base -= exchange.average_updates(updates, phase)           # on updates
@@ -12,7 +14,9 @@ nothing:
 The base weights are the weights themselves, except with optimistic optimizers.
 
 `phase` is a Python int, so whether to communicate is known while the step is
-traced. `state` holds the variables of a player, beside its weights, that
+traced. It counts steps; if an update takes several moves of the player
+(`moves_per_update`), it counts these, of which a step may have more than one.
+`state` holds the variables of a player, beside its weights, that
 `exchanged_state` names. `counts` are the weights of this replica in means: 1 if
 all replicas train a player; if only some do, more than 1 for those and 0 for
 the others. Players of one turn whose exchanges can be fused (`can_fuse_with`)
@@ -56,6 +60,9 @@ class Exchange(tf.Module):
 
   Attributes:
     period: Steps after which the exchange repeats.
+    moves_per_update: Moves of the player whose gradients make one update.
+    shares_gradients: Whether all replicas apply the same gradients: weights and
+      optimizers are then equal on all of them.
     replicas_agree: Whether all replicas hold the same values after every step.
     agrees_after_period: Whether they hold the same weights and statistics after
       each period. If neither, a checkpoint keeps the values of each replica.
@@ -73,6 +80,8 @@ class Exchange(tf.Module):
   """
 
   period = 1
+  moves_per_update = 1
+  shares_gradients = False
   replicas_agree = False
   agrees_after_period = False
   communicates = False
@@ -92,6 +101,17 @@ class Exchange(tf.Module):
       seed: Of the run, for random draws.
     """
     del weights, seed
+
+  def applies(self, phase: int) -> bool:
+    """Returns whether a move in this phase ends with an update."""
+    return is_period_end(phase, self.moves_per_update)
+
+  def accumulate(
+    self, grads: Sequence[tf.Tensor], phase: int
+  ) -> List[tf.Tensor]:
+    """Returns the gradients of this replica to exchange, where `applies`."""
+    del phase
+    return list(grads)
 
   def before_update(
     self,
@@ -171,6 +191,7 @@ class ErrorFeedback:
 class AllReduce(Exchange):
   """All-reduces gradients at every step, so all replicas stay equal."""
 
+  shares_gradients = True
   replicas_agree = True
   communicates = True
 
@@ -197,6 +218,72 @@ class AllReduce(Exchange):
 
 
 @gin.register
+class AccumulatedGradients(AllReduce):
+  """Adds gradients up on each replica; all-reduces their mean every `period`.
+
+  Between two updates nothing that is trained changes: weights, moments and
+  counts of the optimizers, the average of G, the loss scale, LeCam's averages,
+  ADA's strength. An update is therefore that of `AllReduce` with `period` times
+  the batch, if all gradients of a period are taken at the same point, as with
+  `Simultaneous`. Learning-rate schedules count updates; whatever counts steps
+  (`Ema.start_step`, periods of penalties) still does. LeCam and ADA see the
+  scores of the last move.
+
+  A player with several moves in a step has an update after every `period` of
+  its moves, so the ratio of updates of D and G stays. With `Sequential`, G's
+  gradients are taken against D before and after an update of D.
+
+  Weights and optimizers are equal on all replicas at all times. Statistics of
+  the nets and the sums of gradients are equal after each period: a checkpoint
+  within a period has the values of each replica.
+
+  Attributes:
+    sums: Of the gradients since the last update, one a weight.
+  """
+
+  replicas_agree = False
+  agrees_after_period = True
+
+  def __init__(self, period: int = 2, name: str = "accumulated_gradients"):
+    super().__init__(name=name)
+    self.period = self.moves_per_update = _check_period(period)
+    self.sums: List[tf.Variable] = []
+
+  def init(self, weights, seed=0):
+    """Creates the sums."""
+    del seed
+    if self.period > 1:
+      self.sums = [
+        tf.Variable(
+          tf.zeros(w.shape, w.dtype),
+          trainable=False,
+          name=f"{self.name}/{w.name.split(':')[0]}/sum",
+        )
+        for w in weights
+      ]
+
+  def accumulate(self, grads, phase):
+    """Adds gradients up; returns their mean at the end of a period."""
+    if not self.sums:
+      return list(grads)
+    totals = [total + grad for total, grad in zip(self.sums, grads)]
+    applies = self.applies(phase)
+    for variable, total in zip(self.sums, totals):
+      variable.assign(tf.zeros_like(total) if applies else total)
+    return [total / self.period for total in totals]
+
+  def can_fuse_with(self, other):
+    """Returns whether the other one has updates at the same moves."""
+    return super().can_fuse_with(other) and other.period == self.period
+
+  def traffic(self, weights, state, phase):
+    """Returns the size of gradients and state, where there is an update."""
+    if not self.applies(phase):
+      return Traffic()
+    return super().traffic(weights, state, phase)
+
+
+@gin.register
 class Periodic(Exchange):
   """Averages weights every `period` steps; replicas train alone in between.
 
@@ -210,9 +297,7 @@ class Periodic(Exchange):
 
   def __init__(self, period: int = 2, name: str = "periodic"):
     super().__init__(name=name)
-    if period < 1:
-      raise ValueError(f"`period` must be at least 1, got {period}.")
-    self.period = period
+    self.period = _check_period(period)
 
   def after_update(self, weights, state, phase, counts=None):
     """Averages weights and state at the last step of each period."""
@@ -231,6 +316,13 @@ class Periodic(Exchange):
       return Traffic()
     size = size_in_bytes([*weights, *state])
     return Traffic(size, size)
+
+
+def _check_period(period: int) -> int:
+  """Returns the period; refuses one below 1."""
+  if period < 1:
+    raise ValueError(f"`period` must be at least 1, got {period}.")
+  return period
 
 
 def is_period_end(phase: int, period: int) -> bool:

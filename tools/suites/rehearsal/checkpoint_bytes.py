@@ -3,7 +3,7 @@
   python -m tools.suites.rehearsal.checkpoint_bytes 8
 
 Prints the bytes of a checkpoint after two steps, for each scheme in which
-replicas train alone between two exchanges.
+replicas differ between two exchanges.
 """
 
 import glob
@@ -15,7 +15,7 @@ from typing import Dict
 
 from tools.suites.ours import load_config
 
-_SCHEMES = ("every_other_step", "paragan")
+_SCHEMES = ("every_other_step", "gradients_every_other_step", "paragan")
 _BINDINGS = (
   "experiment.Experiment.extractor = None",
   "run.Run.num_steps = 2",

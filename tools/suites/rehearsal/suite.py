@@ -1,4 +1,4 @@
-"""Whether the five schemes would train on a TPU, without one.
+"""Whether all schemes would train on a TPU, without one.
 
     traced     TensorFlow's `TPUStrategy`, on made-up cores, traces the loop
     compiled   the TPU compiler compiles the programs of 1024 cores
@@ -13,7 +13,16 @@ group of figures.
 import json
 import subprocess
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  List,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+)
 
 from tools import cli
 from tools.suites.interleave import log_progress
@@ -23,13 +32,15 @@ from tools.tpu.rehearsal import Rehearsal
 
 _RUN = "gin/runs/smoke.gin"
 _SGD, _OPTIMISTIC = "optimizers.SGD", "optimistic.OptimisticSGD"
-# Name: file in `gin/sync`, and optimizer.
-SCHEMES = {
-  "sync": ("all_reduce", _SGD),
-  "every_other_step": ("every_other_step", _SGD),
-  "paragan": ("paragan", _SGD),
-  "gossip": ("gossip", _OPTIMISTIC),
-  "quantized": ("quantized", _OPTIMISTIC),
+# Name: files in `gin/sync`, and optimizer.
+SCHEMES: Dict[str, Tuple[Sequence[str], str]] = {
+  "sync": (["all_reduce"], _SGD),
+  "every_other_step": (["every_other_step"], _SGD),
+  "gradients_every_other_step": (["gradients_every_other_step"], _SGD),
+  "paragan": (["paragan"], _SGD),
+  "async_gradients": (["async", "gradients_every_other_step"], _SGD),
+  "gossip": (["gossip"], _OPTIMISTIC),
+  "quantized": (["quantized"], _OPTIMISTIC),
 }
 NETS: Dict[str, Tuple[str, ...]] = {
   "linear": (),
@@ -56,7 +67,7 @@ def make_rehearsal(scheme: str, net: str) -> Rehearsal:
   """Returns the rehearsal of a scheme with a small pair of nets."""
   sync, optimizer = SCHEMES[scheme]
   bindings = make_bindings(net, optimizer)
-  return Rehearsal([_RUN, f"gin/sync/{sync}.gin"], bindings)
+  return Rehearsal([_RUN, *(f"gin/sync/{s}.gin" for s in sync)], bindings)
 
 
 def make_bindings(net: str, optimizer: str) -> List[str]:
@@ -139,7 +150,7 @@ def count_schemes(found: Dict[str, Found]) -> Dict[str, float]:
 def compare_checkpoints(found: Dict[str, Found]) -> Dict[str, float]:
   """Returns the bytes of a checkpoint of 8 replicas, relative to one replica.
 
-  The largest ratio of all schemes whose replicas train alone for some steps.
+  The largest ratio of all schemes whose replicas differ within a period.
   """
   del found
   log_progress("Comparing checkpoints of 8 replicas and of one.")
@@ -183,10 +194,10 @@ SHOW: List[Callable[[Dict[str, Found]], Dict[str, float]]] = [
 
 def format_table(found: Dict[str, Found], figures: Dict[str, float]) -> str:
   """Returns what was found as text."""
-  lines = [f"{'':20}{'traced':8}{f'compiled for {_MANY}':22}weights differ by"]
+  lines = [f"{'':28}{'traced':8}{f'compiled for {_MANY}':22}weights differ by"]
   yes = {True: "yes", False: "no"}
   for name, each in found.items():
     gaps = ", ".join("failed" if g is None else f"{g:.1e}" for g in each.gaps)
-    lines.append(f"{name:20}{yes[each.traced]:8}{yes[each.compiled]:22}{gaps}")
+    lines.append(f"{name:28}{yes[each.traced]:8}{yes[each.compiled]:22}{gaps}")
   lines += [f"{name:32}{value:g}" for name, value in figures.items()]
   return "\n".join(lines)

@@ -70,7 +70,7 @@ def compute_traffic(name: str, payload: Payload, m: int) -> Traffic:
   at once, then all-gathers, and all-reduces what is too small for parts.
   """
   others = m - 1
-  if name == "periodic":
+  if name in ("periodic", "accumulated"):
     return Traffic(2 * others / m * payload.sent, others)
   if payload.rounds:
     return Traffic(payload.sent, payload.rounds)

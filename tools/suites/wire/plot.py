@@ -10,6 +10,7 @@ from tools.suites.wire.sides import EXCHANGES, Payload
 _COLORS = {
   "all_reduce": "#4a5568",
   "periodic": "#a0aec0",
+  "accumulated": "#805ad5",
   "gossip": "#2b6cb0",
   "gossip_3": "#90cdf4",
   "dq8": "#dd6b20",

@@ -2,12 +2,16 @@
 
 The embedded set, DCGAN, the Fréchet distance on the embedded classifier. Four
 logical replicas of one process train both players at the same time with
-optimistic Adam, for the same number of steps:
+optimistic Adam, for the same number of steps and so of images:
 
     central           gradients averaged at every step
+    accumulated       gradients added up, averaged at every other step
     gossip            weights mixed with the neighbors' on a ring
     gossip_by_label   the same, and no class is seen by two replicas
     dq8, dq4, top1    updates in 8 bits, in 4, the largest 1 %
+
+Sides that end with `_sgd` have plain optimistic gradients, as their papers do,
+and are compared with each other.
 """
 
 import functools
@@ -17,11 +21,14 @@ import numpy as np
 
 from tools.suites.interleave import log_progress
 from tools.suites.ours import load_config
-from tools.suites.wire.sides import GOSSIP, QUANTIZED, TOP
+from tools.suites.suite import Options
+from tools.suites.wire.sides import ACCUMULATED, GOSSIP, QUANTIZED, TOP
 from tools.suites.workers import Worker, call_all, close_all
 
 _GIN_FILE = "gin/runs/fashion.gin"
 _CENTRAL = ("gin/optimizers/optimistic.gin",)
+_GOSSIP_SGD = ("gin/sync/gossip_sgd.gin",)
+_CENTRAL_SGD = (*_GOSSIP_SGD, "gin/sync/all_reduce.gin")
 _BASE = (
   "from paragan_tf.data import input_fn",
   "from paragan_tf.sync import compress",
@@ -35,6 +42,7 @@ _BASE = (
 # Name: title, gin files, gin bindings.
 SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
   "central": ("all-reduce", _CENTRAL, ()),
+  "accumulated": ("gradients, 2nd steps", (*_CENTRAL, *ACCUMULATED), ()),
   "gossip": ("ring gossip", GOSSIP, ()),
   "gossip_by_label": (
     "ring gossip, own classes",
@@ -44,6 +52,9 @@ SIDES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
   "dq8": ("DQGAN, 8 bits", QUANTIZED, ()),
   "dq4": ("DQGAN, 4 bits", QUANTIZED, ("Stochastic.bits = 4",)),
   "top1": ("DQGAN, largest 1 %", QUANTIZED, TOP),
+  "central_sgd": ("all-reduce, SGD", _CENTRAL_SGD, ()),
+  "gossip_sgd": ("ring gossip, SGD", _GOSSIP_SGD, ()),
+  "dq8_sgd": ("DQGAN, 8 bits, SGD", ("gin/sync/quantized_sgd.gin",), ()),
 }
 _SEEDS = (0, 1, 2)
 _NUM_REPLICAS = 4
@@ -77,17 +88,25 @@ class Replicas:
     return next(v.value for v in values if v.name == "frechet")
 
 
-def run(quick: bool) -> Quality:
-  """Trains all sides with all seeds."""
-  num_steps = 400 if quick else 600
-  rows: Dict[str, List[float]] = {name: [] for name in SIDES}
+def run(options: Options) -> Quality:
+  """Trains the selected sides with all seeds."""
+  num_steps = 400 if options.quick else 600
+  names = select_sides(options)
+  rows: Dict[str, List[float]] = {name: [] for name in names}
   for seed in _SEEDS:
     log_progress(
-      f"Seed {seed} of {_SEEDS}: {len(SIDES)} sides, {num_steps} steps."
+      f"Seed {seed} of {_SEEDS}: {len(names)} sides, {num_steps} steps."
     )
-    for name, distance in train(seed, num_steps, tuple(SIDES)).items():
+    for name, distance in train(seed, num_steps, names).items():
       rows[name].append(distance)
   return Quality(num_steps, {n: np.array(row) for n, row in rows.items()})
+
+
+def select_sides(options: Options) -> Tuple[str, ...]:
+  """Returns the sides to train, with those that they are compared with."""
+  selected = options.select_sides(SIDES)
+  needed = {*selected, *map(_find_central, selected)}
+  return tuple(name for name in SIDES if name in needed)
 
 
 def train(seed: int, num_steps: int, names: Sequence[str]) -> Dict[str, float]:
@@ -108,12 +127,17 @@ def gather(quality: Quality) -> Dict[str, float]:
   for name, distances in quality.distances.items():
     figures[f"{name}_frechet"] = float(distances.mean())
     figures[f"{name}_frechet_std"] = float(distances.std(ddof=1))
-  central = quality.distances["central"]
   for name, distances in quality.distances.items():
-    if name != "central":
+    central = quality.distances[_find_central(name)]
+    if name != _find_central(name):
       figures[f"{name}_frechet_gap"] = float(distances.mean() - central.mean())
       figures[f"{name}_frechet_noise"] = estimate_noise(distances, central)
   return figures
+
+
+def _find_central(name: str) -> str:
+  """Returns the side with which one is compared: the same optimizer."""
+  return "central_sgd" if name.endswith("_sgd") else "central"
 
 
 def estimate_noise(one: np.ndarray, other: np.ndarray) -> float:
@@ -134,6 +158,8 @@ def format_table(figures: Dict[str, float]) -> str:
     f"{'':30}{'Fréchet distance':20}gap to all-reduce (seed noise)",
   ]
   for name, (title, _, _) in SIDES.items():
+    if f"{name}_frechet" not in figures:
+      continue
     mean, deviation = (figures[f"{name}_frechet{x}"] for x in ("", "_std"))
     distance = f"{mean:.1f} +- {deviation:.1f}"
     lines.append(

@@ -21,12 +21,14 @@ _BASE = (
   "player.optimizer = @optimistic.OptimisticSGD",
   "optimistic.OptimisticSGD.learning_rate = 1e-3",
 )
+ACCUMULATED = ("gin/sync/gradients_every_other_step.gin",)
 GOSSIP, QUANTIZED = ("gin/sync/gossip.gin",), ("gin/sync/quantized.gin",)
 TOP = ("Quantized.compressor = @compress.TopK()", "compress.TopK.share = 0.01")
 # Name: title, gin files, gin bindings.
 EXCHANGES: Dict[str, Tuple[str, Sequence[str], Sequence[str]]] = {
   "all_reduce": ("all-reduce", (), ()),
   "periodic": ("all-reduce, 2nd steps", ("gin/sync/every_other_step.gin",), ()),
+  "accumulated": ("gradients, 2nd steps", ACCUMULATED, ()),
   "gossip": ("ring gossip", GOSSIP, ()),
   "gossip_3": ("ring gossip, 3 rounds", GOSSIP, ("Gossip.rounds = 3",)),
   "dq8": ("DQGAN, 8 bits", QUANTIZED, ()),

@@ -67,7 +67,7 @@ def run(options: Options) -> Result:
   """Returns a table, the figures and a plot."""
   machine = MachineLoad()
   if options.quality:
-    learned = quality.run(options.quick)
+    learned = quality.run(options)
     values = {**quality.gather(learned), **machine.figures()}
     return Result(quality.format_table(values), values)
   plans = _QUICK if options.quick else _FULL
