@@ -143,26 +143,28 @@ def advance(
   """Returns the state after one more inner loop."""
   state = _judge(_count(state, timing), bounds)
   reading_is_late = _is_reading_late(state, timing, bounds)
-  # What is unknown may not help, so it is tried once at a time.
-  may_grow = not state.muted and (state.trial is None or reading_is_late)
-  has_reads = bool(timing.latencies)
-  reads = timing.observations()
-  calm = [x._replace(wait=0.0, interval=timing.step) for x in reads]
-  to_blame = reading_is_late or not has_reads
+  waits = timing.observations()
+  calm = list(map(_without_wait, waits))
+  # What may not help is tried once at a time.
+  if state.muted:
+    waits = calm
+  elif state.trial is not None and not reading_is_late:
+    waits = []
+  to_blame = reading_is_late or not timing.latencies
+  decoding = [
+    x._replace(latency=0.0, work=0.0, blocked=False)
+    for x in (calm if to_blame else waits)
+  ]
   grown = state._replace(
-    reading=_replay(
-      state.reading, reads if may_grow and to_blame else calm, bounds.reading
-    ),
-    decoding=_replay(
-      state.decoding,
-      [
-        x._replace(latency=0.0, work=0.0, blocked=False)
-        for x in (reads if may_grow and not to_blame else calm)
-      ],
-      bounds.decoding,
-    ),
+    reading=_replay(state.reading, waits if to_blame else calm, bounds.reading),
+    decoding=_replay(state.decoding, decoding, bounds.decoding),
   )
   return _note_growth(state, grown, timing)
+
+
+def _without_wait(observed: Observation) -> Observation:
+  step = observed.interval - observed.wait
+  return observed._replace(wait=0.0, interval=step)
 
 
 def _replay(
@@ -171,7 +173,7 @@ def _replay(
   floor = state.floor
   for observed in observations:
     if state.floor != floor:  # The rest is from before the change.
-      observed = observed._replace(wait=0.0)
+      observed = _without_wait(observed)
     state = congestion.advance(state, observed, bounds)
   return state
 
