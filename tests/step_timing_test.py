@@ -190,8 +190,9 @@ class ControlTest(tf.test.TestCase):
     pipeline = Pipeline(StepTiming(max_depth=64, max_bytes=5000), True)
     chunks = tf.data.Dataset.range(1 << 40).map(lambda k: (k,))
     pipeline.read_ahead(
-      chunks, lambda k, readers: (tf.fill([4], "x" * 250),), lambda d: d, 4
+      chunks, lambda k, readers: (tf.fill([4], "x" * 250),), lambda d: d
     )
+    pipeline.images_per_step = 4
     counts = np.zeros(pipeline.variables[2].shape, np.int64)
     counts[20:21], counts[-2:] = 400, (400000, 1600)  # 0.001 * 2^10 s.
     late = LoopTiming(20, 2.0, 1.0, 20)

@@ -122,9 +122,7 @@ class GraphReader:
       if self._is_whole:  # Their files are read below, step by step.
         return windows
       some = windows.filter(lambda rows, positions: tf.size(rows) > 0)
-      return live.read_ahead(
-        some, read_chunk, count_windows, len(mine), len(lanes)
-      )
+      return live.read_ahead(some, read_chunk, count_windows, len(lanes))
 
     @tf.autograph.experimental.do_not_convert
     def read_lane(first, width, count):
@@ -143,7 +141,7 @@ class GraphReader:
     )
     steps = images.unbatch().batch(len(mine), drop_remainder=True)
     if live is not None and self._is_whole:
-      steps = live.read_ahead(steps, read_chunk, lambda depth: depth, len(mine))
+      steps = live.read_ahead(steps, read_chunk, lambda depth: depth)
     if np.array_equal(yielded, np.arange(len(mine))):
       return steps
     return steps.map(lambda *x: tuple(tf.gather(v, yielded) for v in x))

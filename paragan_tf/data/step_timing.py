@@ -118,16 +118,20 @@ class Pipeline:
   Args:
     options: Bounds.
     is_live: Whether the plan may change; if not, there are no variables.
+
+  Attributes:
+    images_per_step: Images that are read for a step; 0 if nothing is read.
   """
 
   def __init__(self, options: StepTiming, is_live: bool):
     self.options = options
+    self.images_per_step = 0
     self._state = loop_control.start(options.make_bounds(options.max_depth))
     self._bytes_per_step = 0.0  # Of what is ahead; 0 if not known yet.
-    self._images_per_step = 0
     self._num_steps = 0  # Done with this pipeline.
     self._counted = np.zeros([_NUM_BUCKETS + len(_MEASURED)], np.int64)
-    self._reads = 0  # Of one batch at the same time, if it reads.
+    # Maps the depth to reads in flight.
+    self._count_reads: Callable[[int], int] = lambda depth: 0
     self.plan = self._make_plan()
     self.variables: Tuple[tf.Variable, ...] = ()
     if is_live:
@@ -176,23 +180,20 @@ class Pipeline:
     chunks: tf.data.Dataset,
     read: Callable,
     num_ahead: Callable[[Any], Any],
-    images_per_step: int,
     num_lanes: int = 1,
   ) -> tf.data.Dataset:
-    """Returns `read(*chunk)`, some of them read ahead; blanks are empty.
+    """Returns `read(*chunk)`, some of them read ahead.
 
     Args:
       chunks: What is read at once.
       read: Reads a chunk with a number of concurrent reads; returns vectors, of
         bytes first.
       num_ahead: Maps the depth, a number or a tensor, to a number of chunks.
-      images_per_step: Images of all chunks of a step.
       num_lanes: Number of calls for one pipeline.
     """
-    self._images_per_step = images_per_step
     num_slots = int(num_ahead(self.options.max_depth))
     concurrent = max(1, self.options.max_readers // (num_slots * num_lanes))
-    self._reads = concurrent * num_lanes
+    self._count_reads = lambda depth: concurrent * num_lanes * num_ahead(depth)
     return live_depth.map_ahead(
       chunks,
       lambda *chunk: self._measure(lambda: read(*chunk, concurrent)),
@@ -232,7 +233,7 @@ class Pipeline:
     new = counted - self._counted
     self.count_steps(timing.num_steps, counted)
     if new[-1]:
-      self._bytes_per_step = self._images_per_step * new[-2] / new[-1]
+      self._bytes_per_step = self.images_per_step * new[-2] / new[-1]
     timing = timing._replace(latencies=list_latencies(new[:_NUM_BUCKETS]))
     self._state = loop_control.advance(self._state, timing, self._bounds())
     self.plan = self._make_plan()
@@ -245,15 +246,15 @@ class Pipeline:
   @property
   def num_bytes(self) -> float:
     """Estimated bytes ahead."""
-    if not self._images_per_step:
+    if not self.images_per_step:
       return self.plan.depth * self._bytes_per_step
-    ahead = self._counted[-1] / self._images_per_step - self._num_steps
+    ahead = self._counted[-1] / self.images_per_step - self._num_steps
     return max(ahead, 0.0) * self._bytes_per_step
 
   @property
   def num_reads(self) -> int:
     """Reads that may be in flight; 0 if the pipeline does not read."""
-    return min(self._reads * self.plan.depth, self.options.max_readers)
+    return self._count_reads(self.plan.depth)
 
   def _bounds(self) -> LoopBounds:
     return self.options.make_bounds(
