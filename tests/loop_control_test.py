@@ -77,10 +77,10 @@ def simulate(latency_fn, num_loops, make_seconds=0.0):
 
 class ObservationsTest(tf.test.TestCase):
   def test_they_have_the_sums_of_the_loop(self):
-    timing = LoopTiming(20, 1.0, 0.3, 4, tuple(np.linspace(0.1, 0.2, 20)))
+    timing = LoopTiming(20, 1.0, 0.2, 4, tuple(np.linspace(0.1, 0.2, 20)))
     found = timing.observations()
     self.assertLen(found, 20)
-    self.assertAllClose(sum(x.wait for x in found), 0.3)
+    self.assertAllClose(sum(x.wait for x in found), 0.2)
     self.assertAllClose(sum(x.interval for x in found), 1.0)
     self.assertEqual(sum(x.wait > 0 for x in found), 4)
     self.assertAllClose(sorted(x.latency for x in found), timing.latencies)
@@ -103,6 +103,15 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
     # 0.5 s are 12.5 steps, with a margin.
     slow = make_late(0.5, (0.5,) * NUM_STEPS)
     self.assertEqual(depths(replay([slow])), [17])
+
+  def test_one_long_wait_is_enough_and_its_read_is_covered(self):
+    latencies = (0.04,) * (NUM_STEPS - 1) + (0.9,)
+    timing = LoopTiming(NUM_STEPS, 2.5, 1.7, 1, latencies)
+    self.assertEqual(depths(replay([timing])), [46])  # Twice 0.9 s.
+    deep = loop_control.start(BOUNDS)._replace(reading=State(Plan(2, 30)))
+    self.assertEqual(depths(replay([timing], deep)), [60])
+    short = timing._replace(waited=0.06, seconds=0.86)
+    self.assertEqual(depths(replay([short])), [3])
 
   def test_the_depth_grows_in_a_burst_and_returns_after_it(self):
     found, timings = simulate(lambda t: 0.8 if 20 <= t < 40 else 0.04, 200)

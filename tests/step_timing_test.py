@@ -202,6 +202,10 @@ class ControlTest(tf.test.TestCase):
     # 400 batches of 1000 bytes were read, and 20 of them taken.
     self.assertEqual(pipeline.num_bytes, 380 * 1000)
 
+  def test_encoded_batches_have_a_minimum_of_their_own(self):
+    self.assertEqual(StepTiming(max_depth=64).for_encoded().min_depth, 16)
+    self.assertEqual(StepTiming(max_depth=4).for_encoded().min_depth, 4)
+
   def test_latencies_are_counted_in_buckets(self):
     counts = np.zeros([36], np.int64)
     counts[[0, 14]] = 2, 1

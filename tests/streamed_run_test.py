@@ -104,7 +104,10 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       state = real(state, timing._replace(latencies=()), bounds)
       return state._replace(reading=State(floor))
 
-    live = ["InputFn.prefetch = 'step_timing'", "StepTiming.min_depth = 1"]
+    live = [
+      "InputFn.prefetch = 'step_timing'",
+      "StepTiming.min_encoded_depth = 1",
+    ]
     whole, _ = self.train("whole", 16)
     estimator, _ = self.train("estimator", 16, engine="tpu_estimator")
     four, _ = self.train("four", 16, strategy=testing.strategy())
@@ -128,7 +131,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       logs = [x for x in records.read(path) if "input/depth" in x]
       # The first loop is traced, and changes nothing.
       self.assertEqual(logs[0]["input/depth"], 1)
-      self.assertLen({x["input/depth"] for x in logs}, 4)
+      self.assertGreaterEqual(len({x["input/depth"] for x in logs}), 3)
       self.assertGreater(logs[-1]["input/readers"], 0)
       self.assertGreater(logs[-1]["input/megabytes"], 0)
       self.assertBetween(logs[-1]["input_late"], 0.0, 1.0)

@@ -103,6 +103,8 @@ class InputFn:
     self._control: Optional[Control] = None
     if prefetch == step_timing.NAME:
       self._timing = timing or gin.get_configurable(StepTiming)()
+      if isinstance(found.train, EncodedImages):
+        self._timing = self._timing.for_encoded()
       self._streaming = dataclasses.replace(self._streaming, reader="graph")
     self._train = self._make_set(found.train)
     self._sets = [self._train]  # All sets that batches come from.

@@ -21,6 +21,8 @@ _TRIAL_STEPS = 48  # After so many steps growth is judged:
 _HELPED = 0.8  # it has helped if waiting fell below this part of what it was.
 _MUTE_STEPS = 256  # Steps without growth after one that has not helped;
 _MAX_MUTE_STEPS = 16 * _MUTE_STEPS  # twice as many each time, up to these.
+_SLICE_SECONDS = 0.05
+_PATIENCE = 128  # Steps without waits before a depth that was needed shrinks.
 _COVERED = 0.7  # A read this much faster than its time ahead is not late.
 
 
@@ -52,10 +54,18 @@ class LoopTiming(NamedTuple):
     """Seconds of a step without its wait."""
     return max(self.seconds - self.waited, 0.0) / self.num_steps
 
+  @property
+  def interval(self) -> float:
+    """Usual seconds between two batches: most are in time, or most are late."""
+    if 2 * self.num_late > self.num_steps:
+      return self.seconds / self.num_steps
+    return self.step
+
   def observations(self) -> List[Observation]:
     """Returns as many observations as steps, with these sums."""
     n, num = self.num_steps, len(self.latencies)
-    late = min(max(self.num_late, 1 if self.waited else 0), n)
+    # A long wait counts as several.
+    late = min(max(self.num_late, math.ceil(self.waited / _SLICE_SECONDS)), n)
     found = []
     for i in range(n):
       # Late steps are spread evenly, and the last one is late.
@@ -155,11 +165,30 @@ def advance(
     x._replace(latency=0.0, work=0.0, blocked=False)
     for x in (calm if to_blame else waits)
   ]
+  reading = _replay(state.reading, waits if to_blame else calm, bounds.reading)
+  if reading_is_late and reading.floor.depth > state.reading.floor.depth:
+    reading = _cover(reading, timing, bounds.reading)
   grown = state._replace(
-    reading=_replay(state.reading, waits if to_blame else calm, bounds.reading),
+    reading=reading,
     decoding=_replay(state.decoding, decoding, bounds.decoding),
   )
   return _note_growth(state, grown, timing)
+
+
+def _cover(
+  state: State, timing: LoopTiming, bounds: congestion.Bounds
+) -> State:
+  """Returns a state whose depth covers the slowest read of a loop, twice.
+
+  Where one read is very slow, the next may be slower.
+  """
+  seconds = 2 * timing.latencies[-1]
+  num_steps = math.ceil(seconds / max(timing.step, 1e-6)) + 1
+  num_readers, depth = state.floor
+  return state._replace(
+    floor=bounds.clip(num_readers, max(depth, num_steps)),
+    patience=max(state.patience, _PATIENCE),
+  )
 
 
 def _without_wait(observed: Observation) -> Observation:
@@ -185,8 +214,7 @@ def _is_reading_late(
   if not timing.latencies:
     return False
   depth = state.reading.plan(bounds.reading).depth
-  ahead = depth * timing.seconds / timing.num_steps
-  return timing.latencies[-1] > _COVERED * ahead
+  return timing.latencies[-1] > _COVERED * depth * timing.interval
 
 
 def _count(state: LoopState, timing: LoopTiming) -> LoopState:

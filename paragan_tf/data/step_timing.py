@@ -49,7 +49,8 @@ class StepTiming:
   """Bounds of pipelines whose depth follows step timings.
 
   Attributes:
-    min_depth: Minimum number of batches to make or read ahead.
+    min_depth: Minimum number of batches to make ahead.
+    min_encoded_depth: Minimum number of batches to read ahead, of sets on disk.
     max_depth: Maximum number of them.
     max_bytes: Maximum number of bytes ahead, on each host; wins over
       `max_depth`, not over `min_depth`.
@@ -60,6 +61,7 @@ class StepTiming:
   """
 
   min_depth: int = 2
+  min_encoded_depth: int = 16
   max_depth: int = 64
   max_bytes: int = 1 << 30
   max_readers: int = 64
@@ -94,6 +96,11 @@ class StepTiming:
       ),
       Bounds(Plan(least, 1), Plan(most, 1), self.max_bytes),
     )
+
+  def for_encoded(self) -> "StepTiming":
+    """Returns the bounds for a set on disk."""
+    least = min(self.min_encoded_depth, self.max_depth)
+    return dataclasses.replace(self, min_depth=least)
 
   def fit_depth(self, bytes_per_step: float) -> int:
     """Returns the maximum depth within the bounds of bytes."""
