@@ -101,7 +101,7 @@ class AdvanceTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_the_plan_covers_the_latency_at_once(self):
     # 0.5 s are 12.5 steps, with a margin.
-    slow = make_late(0.5, (0.5,) * NUM_STEPS)
+    slow = CALM._replace(latencies=(0.5,) * NUM_STEPS)
     self.assertEqual(depths(replay([slow])), [17])
 
   def test_one_long_wait_is_enough_and_its_read_is_covered(self):
