@@ -102,7 +102,7 @@ class LiveDepthTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters("prefetch", "map_ahead", "map_rows")
   def test_a_pipeline_may_end_at_any_element_and_start_again(self, kind):
     data = getattr(self, kind)()
-    found = [int(x[0]) for x in data.take(3).repeat(2)]
+    found = [int(x[0][0]) for x in data.take(3).repeat(2)]
     self.assertEqual(found, [0, 1, 2, 0, 1, 2])
     first, second = iter(data), iter(data)
     for i in range(30):
