@@ -8,6 +8,7 @@ import tensorflow as tf
 from paragan_tf import checks, collectives, hardware
 from paragan_tf.data import preflight
 from paragan_tf.data.input_fn import InputFn
+from paragan_tf.data.step_timing import Control
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.estimator import make_estimator
 from paragan_tf.engine.estimator_loop import EstimatorLoop
@@ -230,8 +231,15 @@ class Experiment:
     source = getattr(self.input_fn, "source", None)
     return source.broken if source is not None else ()
 
-  def dataset(self, start_step: int) -> tf.distribute.DistributedDataset:
-    """Returns the batches of each replica, from `start_step` on."""
+  def dataset(
+    self, start_step: int, control: Optional[Control] = None
+  ) -> tf.distribute.DistributedDataset:
+    """Returns the batches of each replica, from `start_step` on.
+
+    Args:
+      start_step: The step of the first batches.
+      control: Lets the depth follow step timings, if anything does.
+    """
     num = self.strategy.num_replicas_in_sync
     num_shards = self._schedule.num_shards(num)
 
@@ -246,6 +254,7 @@ class Experiment:
           shards=[self._schedule.shard(replica) for replica in replicas],
           start_step=start_step,
           python=self._python_input,
+          control=control,
         )
       )
 
@@ -253,12 +262,14 @@ class Experiment:
 
   def inner_loop(self, start_step: int) -> loop.InnerLoop:
     """Returns the inner loop; its data starts at `start_step`."""
+    control = self.input_fn.make_control(start_step, self.images_per_step)
     return loop.InnerLoop(
       self.strategy,
       self.step,
-      strategies.iterate(self.dataset(start_step)),
+      strategies.iterate(self.dataset(start_step, control)),
       self.images_per_step,
       start_step,
+      control.update if control else lambda step, logs: None,
     )
 
   def estimator(self, model_dir: str, tpu=None, saves: bool = True):
@@ -289,6 +300,7 @@ class Experiment:
       self.step,
       entries,
       fetch_every,
+      self.input_fn.make_control,
     )
 
   def plain_g(self) -> Net:

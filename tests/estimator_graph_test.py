@@ -6,11 +6,12 @@ import signal
 from unittest import mock
 
 import gin
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.python.training import training
 
-from paragan_tf.data import input_fn
+from paragan_tf.data import input_fn, python_ops
 from paragan_tf.engine import estimator, estimator_loop
 from tests import estimator_test
 from tools.tpu import estimator_graph
@@ -143,6 +144,39 @@ class EstimatorGraphTest(tf.test.TestCase, parameterized.TestCase):
     types = {node.op for part in nodes for node in part}
     self.assertIn("InfeedEnqueueTuple", types)
     self.assertNoCommonElements(types, {"PyFunc", "EagerPyFunc"})
+
+  def test_depth_from_step_timing_is_a_variable_on_each_host(self):
+    experiment = estimator_test.build(
+      "experiment.Experiment.batch_size = 32",
+      "input_fn.InputFn.prefetch = 'step_timing'",
+    )
+    control = experiment.input_fn.make_control(0, 32)
+    feed = estimator.make_input_fn(experiment.input_fn, 0, control)
+    with estimator_graph.made_up_tpu(2) as tpu:
+      made = experiment.estimator(self.get_temp_dir(), tpu)
+      built = estimator_graph.build(made, estimator.measure_wait(feed), TRAIN)
+    self.assertEmpty(estimator_graph.find_initialized_inside(built.graph))
+    with built.graph.as_default():
+      found = [
+        v.handle.device
+        for v in tf.compat.v1.local_variables()
+        if "input_depth" in v.op.name
+      ]
+    hosts = [f"/job:worker/task:{i}/device:CPU:0" for i in range(2)]
+    self.assertCountEqual(found, hosts)
+    made = built.graph.as_graph_def()
+    self.assertEmpty(python_ops.find_in_graph(made))
+    written = []
+    logs = {"images_per_second": 1.0, "input_wait": 0.5, "input_late": 1.0}
+    for step in (20, 40):
+      control.update(
+        step,
+        logs,
+        lambda variables: [np.zeros(v.shape, np.int64) for v in variables],
+        lambda variable, value: written.append((variable.op.name, value)),
+      )
+    depths = [value for name, value in written if "depth" in name]
+    self.assertEqual(depths, [4, 4])
 
   def test_ctrl_c_is_handled_by_the_program_during_calls(self):
     def handle(number, frame):

@@ -311,11 +311,14 @@ class InputFnTest(tf.test.TestCase):
       started = time.time()
       features, _ = next(data)
       passed = time.time() - started
-      self.assertEqual(features["wait"].shape, [1])
+      self.assertEqual(features["wait"].shape, [2])
+      self.assertAllClose(features["wait"][1] * parts, 1.0)  # Late.
       self.assertBetween(features["wait"][0] * parts, 0.2, passed + 0.01)
       time.sleep(0.8)  # What comes next is there by now: nobody waits for it.
       features, _ = next(data)
       self.assertBetween(features["wait"][0] * parts, 0.0, 0.2)
+      is_late = features["wait"][0] * parts > 0.002
+      self.assertAllClose(features["wait"][1] * parts, float(is_late))
 
   def test_without_labels_elements_are_images(self):
     images = tf.data.Dataset.from_tensors((tf.zeros([2]),))

@@ -101,24 +101,27 @@ class SideTest(parameterized.TestCase):
     num_steps = len(trace.times) - 1
     self.assertGreaterEqual(trace.times[-1], num_steps * STEP_SECONDS)
     self.assertGreater(trace.num_bytes.max(), 1e5)
-    self.assertEqual(trace.depths.min() > 0, name == "ours")
+    is_ours = name in ("step_timing", "threads")
+    self.assertEqual(trace.depths.min() > 0, is_ours)
 
 
 class FiguresTest(absltest.TestCase):
   def make_traces(self):
     """Returns traces of two seeds."""
     sides = {
-      "ours": [
+      "step_timing": [
         make_trace(100, 4.0, num_bytes=1e6),
         make_trace(100, 5.0, num_bytes=2e6),
       ],
+      "threads": [make_trace(100, 8.0, num_bytes=2e6)] * 2,
       "prefetch_2": [make_trace(100, 8.0)] * 2,
       "autotune": [
         make_trace(100, 8.0, 0.02, 4e6),
         make_trace(100, 8.0, 0.02, 4e6),
       ],
+      "autotune_default": [make_trace(100, 16.0)] * 2,
     }
-    return {profile: sides for profile in storage.PROFILES}
+    return {scenario: sides for scenario in figures.SCENARIOS}
 
   def test_figures_are_ratios_within_a_seed(self):
     rates = {"ours": np.array([90.0, 95.0]), "bare": np.array([100.0, 100.0])}
@@ -129,12 +132,17 @@ class FiguresTest(absltest.TestCase):
     self.assertAlmostEqual(values["bursts_peak_bytes_vs_autotune"], 0.375)
     self.assertAlmostEqual(values["bursts_peak_bytes_vs_autotune_low"], 0.3125)
     self.assertAlmostEqual(values["calm_vs_best"], 1.0)
+    self.assertAlmostEqual(values["bursts_threads_vs_autotune"], 1.0)
+    self.assertAlmostEqual(values["heavy_tail_threads_bytes_vs_autotune"], 0.5)
+    self.assertAlmostEqual(values["bytes_vs_autotune"], 0.375)
+    self.assertAlmostEqual(values["starved_vs_autotune"], 3.6)
+    self.assertAlmostEqual(values["decoding_step_timing_depth"], 8)
     self.assertAlmostEqual(values["decode_vs_bare"], 0.925)
     self.assertAlmostEqual(values["calm_autotune_idle"], 0.25)
     self.assertAlmostEqual(
-      values["calm_ours_images_per_second"], BATCH_SIZE * 22.5
+      values["calm_step_timing_images_per_second"], BATCH_SIZE * 22.5
     )
-    self.assertAlmostEqual(values["bursts_ours_peak_bytes"], 3e6)
+    self.assertAlmostEqual(values["bursts_step_timing_peak_bytes"], 3e6)
     values.update(MachineLoad().figures())
     self.assertIn("0.93", figures.format_table(values))
 

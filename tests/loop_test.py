@@ -120,7 +120,7 @@ class InnerLoopTest(tf.test.TestCase):
     inner = HooksTest.make(self)
     inner(4)
     (program,) = inner._run._list_all_concrete_functions()
-    self.assertEqual(program.structured_outputs.shape, [])
+    self.assertEqual(program.structured_outputs.shape, [2])
     self.assertAllClose(inner._sums, [0.0, 0.0, 0.0])
 
   def test_input_wait_is_the_fraction_of_time_spent_on_input(self):

@@ -22,6 +22,7 @@ from tests import process_worker, run_test, testing, train_test
 from tools import launch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIVE = "input_fn.InputFn.prefetch = 'step_timing'"
 ALL_REDUCE = ["from paragan_tf.nets import linear", *run_test.LINEAR]
 SCHEMES = {
   "all_reduce": ALL_REDUCE,
@@ -140,7 +141,8 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
       ),
       # What was stopped resumes from its folder.
       *(cls.job(f"parts_{name}", 20, more) for name, more in SCHEMES.items()),
-      ["read", str(cls.folder / "read"), bindings(20, *cls.numbered_images())],
+      cls.job("read", 20, cls.numbered_images(), "read"),
+      cls.job("read_live", 20, [*cls.numbered_images(), LIVE], "read"),
       ["meet", str(cls.folder / "meet"), []],
       ["receive", str(cls.folder / "receive"), list(process_worker.SOURCES)],
     )
@@ -302,6 +304,9 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEmpty(first & second)
       self.assertGreater(min(len(first), len(second)), NUM_IMAGES // 3)
     self.assertNotAllEqual(epochs[0], epochs[1])
+
+  def test_images_are_the_same_at_any_depth_of_each_process(self):
+    self.assertEqual(self.read_both("read_live"), self.read_both("read"))
 
   def test_processes_decide_together(self):
     for i, decided in enumerate(self.read_both("meet")):

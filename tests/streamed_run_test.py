@@ -1,6 +1,7 @@
 """A run whose images stay on disk: exact on every engine, even if one goes."""
 
 import io
+import itertools
 import os
 import shutil
 import sys
@@ -12,7 +13,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
-from paragan_tf.data import tfrecords
+from paragan_tf.data import loop_control, tfrecords
+from paragan_tf.data.congestion import State
 from paragan_tf.engine import strategies
 from paragan_tf.outputs import records
 from paragan_tf.run import InputError, Run, prepare
@@ -89,6 +91,50 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     self.assertBetween(last["input/readers"], 4, 64)
     self.assertBetween(last["input/depth"], 2, 4)
     self.assertEqual(last["input/retries"], 0)
+
+  def test_depth_from_step_timing_changes_nothing(self):
+    """Each plan differs from the one before, on every engine."""
+    depths = itertools.cycle([12, 2, 7, 1])
+    real = loop_control.advance
+
+    def advance(state, timing, bounds):
+      self.assertEqual(timing.num_steps, 4)
+      self.assertGreater(timing.seconds, 0.0)
+      floor = bounds.reading.least._replace(depth=next(depths))
+      state = real(state, timing._replace(latencies=()), bounds)
+      return state._replace(reading=State(floor))
+
+    live = [
+      "InputFn.prefetch = 'step_timing'",
+      "StepTiming.min_encoded_depth = 1",
+    ]
+    whole, _ = self.train("whole", 16)
+    estimator, _ = self.train("estimator", 16, engine="tpu_estimator")
+    four, _ = self.train("four", 16, strategy=testing.strategy())
+    with mock.patch.object(loop_control, "advance", advance):
+      found, folder = self.train("live", 16, *live)
+      self.train("parts", 8, *live)
+      parts, _ = self.train("parts", 16, *live)
+      live_estimator, estimator_folder = self.train(
+        "live_estimator", 16, *live, engine="tpu_estimator"
+      )
+      live_four, _ = self.train(
+        "live_four", 16, *live, strategy=testing.strategy()
+      )
+    for name, value in whole.items():
+      self.assertAllEqual(found[name], value, name)
+      self.assertAllEqual(parts[name], value, name)
+      self.assertAllEqual(live_estimator[name], estimator[name], name)
+    for name, value in four.items():
+      self.assertAllEqual(live_four[name], value, name)
+    for path in (folder, estimator_folder):
+      logs = [x for x in records.read(path) if "input/depth" in x]
+      # The first loop is traced, and changes nothing.
+      self.assertEqual(logs[0]["input/depth"], 1)
+      self.assertGreaterEqual(len({x["input/depth"] for x in logs}), 3)
+      self.assertGreater(logs[-1]["input/readers"], 0)
+      self.assertGreater(logs[-1]["input/megabytes"], 0)
+      self.assertBetween(logs[-1]["input_late"], 0.0, 1.0)
 
   def test_engines_and_replicas_agree(self):
     one, _ = self.train("one", 4)

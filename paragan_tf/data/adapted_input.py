@@ -14,14 +14,16 @@ called with 'train' or 'heldout', and all that it returns is used.
 """
 
 import inspect
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Union
 
+import gin
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import image_errors, python_ops
+from paragan_tf.data import image_errors, python_ops, step_timing
 from paragan_tf.data.batch_shape import is_channels_first
 from paragan_tf.data.sources import Images
+from paragan_tf.data.step_timing import Control, StepTiming
 from paragan_tf.types import ImageSpec
 
 _NUM_TO_MEASURE = 2000
@@ -31,14 +33,27 @@ _MAX_SCANNED = _ONE_IN * _NUM_TO_MEASURE
 _TRAIN, _HELDOUT = "train", "heldout"
 
 
+@gin.configurable(denylist=["input_fn", "num_classes"])
 class AdaptedInput:
   """Gives each replica its shard of every global batch.
 
   Called like `input_fn.InputFn`. The user's function may take `split`, and
   `params` with `batch_size`, the images to return at a time.
+
+  Args:
+    input_fn: The user's function.
+    num_classes: Of its labels; 0 if they are not used.
+    prefetch: Number of batches that are prefetched for each replica, by default
+      as TensorFlow's `AUTOTUNE` decides; or 'step_timing'.
   """
 
-  def __init__(self, input_fn: Callable[..., tf.data.Dataset], num_classes=0):
+  def __init__(
+    self,
+    input_fn: Callable[..., tf.data.Dataset],
+    num_classes: int = 0,
+    prefetch: Union[int, str] = tf.data.AUTOTUNE,
+  ):
+    step_timing.check_prefetch(prefetch, "AdaptedInput.prefetch")
     if not callable(input_fn):
       raise ValueError(
         "`input_fn` must be a function that returns a `tf.data.Dataset`, got "
@@ -51,6 +66,11 @@ class AdaptedInput:
     self.num_images: Optional[int] = None  # Only the user knows.
     self.split = f"{self.name}/{_TRAIN}"
     self.spec = self._find_spec()
+    self._prefetch = prefetch
+    self._timing: Optional[StepTiming] = None
+    self._control: Optional[Control] = None
+    if prefetch == step_timing.NAME:
+      self._timing = gin.get_configurable(StepTiming)()
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
@@ -67,7 +87,22 @@ class AdaptedInput:
       data = data.map(lambda *batch: tuple(tf.gather(x, rows) for x in batch))
     if size < len(rows):
       data = data.rebatch(size, drop_remainder=True)
-    return data.map(self._normalize).prefetch(tf.data.AUTOTUNE)
+    data = data.map(self._normalize)
+    live = step_timing.make_pipeline(self._timing, params.get("control"))
+    if live is None:
+      return data.prefetch(self._prefetch)
+    options = tf.data.Options()
+    # It would be unbounded.
+    options.experimental_optimization.inject_prefetch = False
+    return live.prefetch(data, len(shards)).with_options(options)
+
+  def make_control(
+    self, start_step: int, images_per_step: int
+  ) -> Optional[Control]:
+    """Returns what sets the depth by step timings; none if it is a number."""
+    if self._timing is not None:
+      self._control = Control(self._timing, start_step, images_per_step)
+    return self._control
 
   def _check_no_python(self, data: tf.data.Dataset) -> None:
     found = python_ops.find(data)
@@ -85,8 +120,8 @@ class AdaptedInput:
     return None
 
   def meter(self) -> Dict[str, float]:
-    """Returns nothing: the user's pipeline is not measured."""
-    return {}
+    """Returns the depth if it is measured; the user's pipeline is not."""
+    return self._control.meter() if self._control else {}
 
   def save_index(self, folder: str) -> None:
     """Saves nothing: there is no index."""

@@ -8,7 +8,6 @@ Python on another machine can make this pipeline on a TPU host, which runs a
 TensorFlow server only. The batches are those of the threads in `stream.py`.
 """
 
-import math
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -18,9 +17,14 @@ from paragan_tf.data import reading
 from paragan_tf.data.batch_shard import BatchShard
 from paragan_tf.data.encoded import WHOLE, EncodedImages, ReadAhead
 from paragan_tf.data.order import Epoch, Lane, Order, Span
+from paragan_tf.data.step_timing import Pipeline
 from paragan_tf.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
 
 _NEVER = np.iinfo(np.int64).max
+_WHERE = (
+  "on TPUs, and with `Streaming.reader = 'graph'` or `InputFn.prefetch = "
+  "'step_timing'`"
+)
 _CHANGED = "A record has another size than when the files were indexed: "
 
 
@@ -45,23 +49,21 @@ def check_readable(images: EncodedImages) -> None:
   remote = [x for x in images.paths if x.startswith(("http://", "https://"))]
   if remote:
     raise ValueError(
-      "Images must be local or on gs:// where TensorFlow's ops read them (on "
-      f"TPUs, and with `Streaming.reader = 'graph'`), got '{remote[0]}': copy "
-      "the set there."
+      "Images must be local or on gs:// where TensorFlow's ops read them "
+      f"({_WHERE}), got '{remote[0]}': copy the set there."
     )
   webp = [x for x in images.paths if x.lower().endswith(".webp")]
   if webp:
     raise ValueError(
       "Images must be JPEG, PNG, BMP or GIF where TensorFlow's ops decode them "
-      f"(on TPUs, and with `Streaming.reader = 'graph'`), got '{webp[0]}': "
-      "convert them to PNG."
+      f"({_WHERE}), got '{webp[0]}': convert them to PNG."
     )
   if images.ordinal is None and not np.all(images.size == WHOLE):
     raise ValueError(
       "Images must be whole files, or all records of TFRecord files, where "
-      "TensorFlow's ops read them (on TPUs, and with `Streaming.reader = "
-      f"'graph'`), and the index of '{images.paths[0]}' skips some: make it "
-      "again with `tools.make_tfrecords`."
+      f"TensorFlow's ops read them ({_WHERE}), and the index of "
+      f"'{images.paths[0]}' skips some: make it again with "
+      "`tools.make_tfrecords`."
     )
 
 
@@ -80,30 +82,53 @@ class GraphReader:
     self._is_whole = bool(np.all(images.size == WHOLE))
 
   def steps(
-    self, order: Order, shard: BatchShard, read_ahead: ReadAhead
+    self,
+    order: Order,
+    shard: BatchShard,
+    read_ahead: ReadAhead,
+    live: Optional[Pipeline] = None,
   ) -> tf.data.Dataset:
-    """Returns bytes, labels and positions of a step's images, endlessly."""
+    """Returns bytes, labels and positions of a step's images, endlessly.
+
+    Args:
+      order: The order of the set.
+      shard: The shards to return.
+      read_ahead: How far to read ahead.
+      live: Follows the timings of steps instead, if it is given.
+    """
     in_batch = np.concatenate(
       [i * shard.batch_size + np.arange(shard.batch_size) for i in shard.shards]
     )
     # A shard that several replicas take is read once.
     mine, yielded = np.unique(in_batch, return_inverse=True)
     lanes, counts = choose_lanes(order.lanes, mine)
-    num_readers = max(1, read_ahead.num_readers // len(lanes))
-    depth = read_ahead.depth * order.batch_size
-    num_windows = math.ceil(depth / (order.window * len(order.lanes)))
-    columns = self._columns()
+    columns, window = self._columns(), order.window * len(order.lanes)
+
+    def count_windows(depth):
+      return (depth * order.batch_size + window - 1) // window
+
+    def read_chunk(rows, positions, num_readers):
+      found = self._read(columns, rows, positions, num_readers)
+      return found.get_single_element()
+
+    def read_windows(windows: tf.data.Dataset) -> tf.data.Dataset:
+      if live is None:
+        num_readers = max(1, read_ahead.num_readers // len(lanes))
+        return windows.flat_map(
+          lambda rows, positions: self._read(
+            columns, rows, positions, num_readers
+          )
+        ).prefetch(count_windows(read_ahead.depth))
+      if self._is_whole:  # Their files are read below, step by step.
+        return windows
+      some = windows.filter(lambda rows, positions: tf.size(rows) > 0)
+      return live.read_ahead(some, read_chunk, count_windows, len(lanes))
 
     @tf.autograph.experimental.do_not_convert
     def read_lane(first, width, count):
       lane = Lane(order.batch_size, first, width)
       windows = list_windows(order, lane, mine, shard.start_step)
-      read = windows.flat_map(
-        lambda rows, positions: self._read(
-          columns, rows, positions, num_readers
-        )
-      )
-      return read.prefetch(num_windows).unbatch().batch(count)
+      return read_windows(windows).unbatch().batch(count)
 
     parameters = [lane.first for lane in lanes], [lane.width for lane in lanes]
     images = tf.data.Dataset.from_tensor_slices(
@@ -115,6 +140,8 @@ class GraphReader:
       deterministic=True,
     )
     steps = images.unbatch().batch(len(mine), drop_remainder=True)
+    if live is not None and self._is_whole:
+      steps = live.read_ahead(steps, read_chunk, lambda depth: depth)
     if np.array_equal(yielded, np.arange(len(mine))):
       return steps
     return steps.map(lambda *x: tuple(tf.gather(v, yielded) for v in x))

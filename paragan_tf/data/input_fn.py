@@ -6,6 +6,7 @@ resumes at any step without stored iterator state, and sees the same global
 batches on any number of replicas.
 """
 
+import dataclasses
 import operator
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
@@ -13,15 +14,18 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import index_files, sources
+from paragan_tf.data import index_files, sources, step_timing
 from paragan_tf.data.batch_shard import BatchShard
 from paragan_tf.data.encoded import EncodedImages, Streaming
 from paragan_tf.data.memory import InMemorySet
+from paragan_tf.data.step_timing import Control, Pipeline, StepTiming
 from paragan_tf.data.stream import Stream
 from paragan_tf.data.transforms import Transform
 from paragan_tf.types import ImageSpec
 
 _MAX_REFERENCE = 10000  # Default for sets on disk.
+# Decoded batches of each replica, where the depth is of encoded ones.
+_NUM_DECODED = 2
 
 
 @gin.register
@@ -29,8 +33,9 @@ class InputFn:
   """Gives each replica its shard of every global batch.
 
   Called with `params` as in Estimator; its keys are the fields of
-  `BatchShard`, all optional but `batch_size`; and `python`, whether the
-  pipeline may call Python, which hosts of a TPU cannot.
+  `BatchShard`, all optional but `batch_size`; `python`, whether the pipeline
+  may call Python, which hosts of a TPU cannot; and `control`, by which its
+  depth follows step timings.
 
   Args:
     source: Where images come from: a function, or a text like 'folder:PATH',
@@ -43,8 +48,10 @@ class InputFn:
       order of its own. For experiments with non-identical data per replica.
     transform: How images are transformed; from gin by default.
     streaming: How files are read; from gin by default.
-    prefetch: Number of elements that are prefetched for each replica.
+    prefetch: Number of elements that are prefetched for each replica; or
+      'step_timing', see `step_timing.py`.
     seed: Of the order, and of random transforms.
+    timing: Bounds for 'step_timing'; from gin by default.
   """
 
   def __init__(
@@ -56,9 +63,11 @@ class InputFn:
     by_label: bool = False,
     transform: Optional[Transform] = None,
     streaming: Optional[Streaming] = None,
-    prefetch: int = 2,
+    prefetch: Union[int, str] = 2,
     seed: int = 0,
+    timing: Optional[StepTiming] = None,
   ):
+    step_timing.check_prefetch(prefetch, "InputFn.prefetch")
     if not isinstance(resolution, int) or resolution < 4:
       raise ValueError(
         f"`resolution` must be a number, at least 4, got {resolution!r}."
@@ -90,6 +99,13 @@ class InputFn:
     self.conditional = conditional
     self._transform = transform or gin.get_configurable(Transform)()
     self._streaming = streaming or gin.get_configurable(Streaming)()
+    self._timing: Optional[StepTiming] = None
+    self._control: Optional[Control] = None
+    if prefetch == step_timing.NAME:
+      self._timing = timing or gin.get_configurable(StepTiming)()
+      if isinstance(found.train, EncodedImages):
+        self._timing = self._timing.for_encoded()
+      self._streaming = dataclasses.replace(self._streaming, reader="graph")
     self._train = self._make_set(found.train)
     self._sets = [self._train]  # All sets that batches come from.
 
@@ -134,6 +150,8 @@ class InputFn:
 
   def meter(self) -> Dict[str, float]:
     """Returns statistics of all readers for the logs: sums, maximum depth."""
+    if self._control is not None:
+      return self._control.meter()
     total: Dict[str, float] = {}
     for images in self._sets:
       for name, value in images.meter().items():
@@ -151,22 +169,44 @@ class InputFn:
       params.get("start_step", 0),
     )
     python = params.get("python", True)
+    live = step_timing.make_pipeline(self._timing, params.get("control"))
     if self.by_label and total > 1:
-      batches = self._dataset_by_label(shard, python)
+      batches = self._dataset_by_label(shard, python, live)
     else:
-      batches = self._train.dataset(shard, self._finish, python)
+      batches = self._train.dataset(shard, self._finish, python, live)
+    return self._buffer(batches, len(shard.shards), live)
+
+  def make_control(
+    self, start_step: int, images_per_step: int
+  ) -> Optional[Control]:
+    """Returns what sets the depth by step timings; none if it is a number."""
+    if self._timing is not None:
+      self._control = Control(self._timing, start_step, images_per_step)
+    return self._control
+
+  def _buffer(
+    self, batches: tf.data.Dataset, num_per_step: int, live: Optional[Pipeline]
+  ) -> tf.data.Dataset:
+    """Returns the same batches, prefetched."""
     # Otherwise a strategy checks at every step whether any replica has data.
     endless = tf.data.experimental.assert_cardinality(
       tf.data.INFINITE_CARDINALITY
     )
-    # Last; otherwise TensorFlow adds its own prefetch, which is unbounded.
-    batches = batches.apply(endless).prefetch(self.prefetch * len(shard.shards))
     options = tf.data.Options()
     # Parallelism is fixed, so there is nothing to tune; and when an iterator
     # ends, TensorFlow may wait up to a minute for the tuning thread.
     options.autotune.enabled = False
     # TensorFlow's rewrites would add stages that hold up to 16 more elements.
     options.experimental_optimization.apply_default_optimizations = False
+    if live is not None and not isinstance(self._train, Stream):
+      options.experimental_optimization.inject_prefetch = False
+      batches = live.prefetch(batches, num_per_step).apply(endless)
+      return batches.with_options(options)
+    num = _NUM_DECODED if isinstance(self.prefetch, str) else self.prefetch
+    # Last; otherwise TensorFlow adds its own prefetch, which is unbounded.
+    batches = batches.apply(endless).prefetch(num * num_per_step)
+    if live is not None:
+      options.threading.private_threadpool_size = live.pool_size
     return batches.with_options(options)
 
   def save_index(self, folder: str) -> None:
@@ -186,7 +226,7 @@ class InputFn:
       )
 
   def _dataset_by_label(
-    self, shard: BatchShard, python: bool
+    self, shard: BatchShard, python: bool, live: Optional[Pipeline]
   ) -> tf.data.Dataset:
     """Returns batches of each shard's own classes, in turn."""
     self.check_shards(shard.num_shards)
@@ -195,7 +235,7 @@ class InputFn:
     single = BatchShard(shard.batch_size, 1, [0], shard.start_step)
     sets = [self._make_set(self.source.train.select(x)) for x in rows]
     self._sets = [self._train, *sets]
-    datasets = [x.dataset(single, self._finish, python) for x in sets]
+    datasets = [x.dataset(single, self._finish, python, live) for x in sets]
     indices = tf.data.Dataset.range(len(datasets)).repeat()
     return tf.data.Dataset.choose_from_datasets(datasets, indices)
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from paragan_tf.data import transforms
 from paragan_tf.data.batch_shard import BatchShard, FinishFn
 from paragan_tf.data.sources import Images
+from paragan_tf.data.step_timing import Pipeline
 from paragan_tf.data.transforms import Transform
 
 _CHUNK_SIZE = 1000
@@ -30,10 +31,14 @@ class InMemorySet:
     return len(self._pixels)
 
   def dataset(
-    self, shard: BatchShard, finish: FinishFn, python: bool = True
+    self,
+    shard: BatchShard,
+    finish: FinishFn,
+    python: bool = True,
+    live: Optional[Pipeline] = None,
   ) -> tf.data.Dataset:
     """Returns `finish(images, labels, positions)`, endlessly."""
-    del python  # It never calls Python.
+    del python, live  # It never calls Python, and it reads nothing.
     size, total = shard.batch_size, shard.num_shards
     # Counted here, because a graph does not know the length of a tensor.
     local, shards = len(shard.shards), tf.constant(shard.shards, tf.int64)

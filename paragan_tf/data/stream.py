@@ -32,6 +32,7 @@ from paragan_tf.data.encoded import (
 )
 from paragan_tf.data.order import Order
 from paragan_tf.data.sources import Images
+from paragan_tf.data.step_timing import Pipeline
 from paragan_tf.data.transforms import Transform
 
 _MAX_CHUNK = 128  # Images that the generator yields at once.
@@ -78,7 +79,11 @@ class Stream:
     return len(self._images)
 
   def dataset(
-    self, shard: BatchShard, finish: FinishFn, python: bool = True
+    self,
+    shard: BatchShard,
+    finish: FinishFn,
+    python: bool = True,
+    live: Optional[Pipeline] = None,
   ) -> tf.data.Dataset:
     """Returns `finish(images, labels, positions)`, endlessly.
 
@@ -86,7 +91,11 @@ class Stream:
       shard: The shards to return.
       finish: Makes the elements.
       python: Whether the pipeline may call Python; a remote host cannot.
+      live: Reads and decodes ahead as step timings say, by ops alone.
     """
+    python = python and live is None
+    if live is not None:
+      live.images_per_step += shard.batch_size * len(set(shard.shards))
     python = python and self._streaming.reader == "threads"
     order = Order(
       self._blocks.block_ids,
@@ -103,8 +112,8 @@ class Stream:
       encoded = self._generate(requests_fn, shard.batch_size)
     else:
       reader = graph_stream.GraphReader(self._images, self._blocks.block_ids)
-      encoded = reader.steps(order, shard, self.read_ahead)
-    return self._decode(encoded, shard.batch_size, finish, python)
+      encoded = reader.steps(order, shard, self.read_ahead, live)
+    return self._decode(encoded, shard.batch_size, finish, python, live)
 
   def images(self, rows: np.ndarray) -> Images:
     """Returns the images of some rows, decoded, in memory."""
@@ -214,12 +223,22 @@ class Stream:
     )
 
   def _decode(
-    self, encoded: tf.data.Dataset, batch_size: int, finish, python=True
+    self,
+    encoded: tf.data.Dataset,
+    batch_size: int,
+    finish: FinishFn,
+    python: bool = True,
+    live: Optional[Pipeline] = None,
   ) -> tf.data.Dataset:
-    data = encoded.map(self._parse).unbatch()
     # One by one, because a whole batch would not fit into the core's cache.
-    data = data.map(
-      lambda *image: finish(*self._decode_image(*image, python=python)),
+    def decode(*image):
+      return finish(*self._decode_image(*image, python=python))
+
+    parsed = encoded.map(self._parse)
+    if live is not None:
+      return live.map_rows(parsed, decode, batch_size)
+    data = parsed.unbatch().map(
+      decode,
       num_parallel_calls=self.read_ahead.num_decoders,
       deterministic=True,
     )

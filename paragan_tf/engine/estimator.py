@@ -20,11 +20,12 @@ import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
+from paragan_tf.engine.loop import LATE_SECONDS
 from paragan_tf.engine.step import Step
 from paragan_tf.types import Mode, Scores
 
-# A local variable: the sums of the logs, in order of their names, and of the
-# seconds of waiting for input, since it was last initialized.
+# A local variable: the sums of the logs, in order of their names, of seconds of
+# waiting for input, and of late batches, since it was last initialized.
 LOG_SUMS = "log_sums"
 # Another one: the next step at which norms are to be logged, counted from 1.
 LOG_STEP = "log_step"
@@ -131,9 +132,17 @@ def make_model_fn(make_step: MakeStep):
 
 
 def make_input_fn(
-  input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset], start_step: int
+  input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset],
+  start_step: int,
+  control: Optional[Any] = None,
 ):
-  """Returns `input_fn(params)` for a TPUEstimator, from `start_step` on."""
+  """Returns `input_fn(params)` for a TPUEstimator, from `start_step` on.
+
+  Args:
+    input_fn: An `InputFn`.
+    start_step: The step of its first batch.
+    control: What lets its depth follow step timings, if anything does.
+  """
 
   def estimator_input_fn(params):
     shards: Dict[str, Any] = {}
@@ -145,6 +154,8 @@ def make_input_fn(
         shards=range(call * local, (call + 1) * local),
         python=False,  # A host of a TPU runs TensorFlow's operations only.
       )
+    if control is not None:
+      shards["control"] = control
     data = input_fn(
       dict(batch_size=params["batch_size"], start_step=start_step, **shards)
     )
@@ -158,8 +169,8 @@ def make_input_fn(
 def measure_wait(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
   """Returns an `input_fn` whose features are dicts of `images` and `wait`.
 
-  `wait`, shape `[1]`, is the time in seconds from the request of the batch to
-  its arrival, divided by the number of hosts.
+  `wait`, shape `[2]`, is the time in seconds from the request of the batch to
+  its arrival, and whether it is late, both divided by the number of hosts.
   """
 
   def measured_input_fn(params):
@@ -170,8 +181,9 @@ def measure_wait(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
     def add_wait(requested, element):
       pair = element if isinstance(element, tuple) else (element,)
       with tf.control_dependencies(tf.nest.flatten(element)):
-        wait = (tf.timestamp() - requested) / num_hosts
-      wait = tf.cast(tf.reshape(wait, [1]), tf.float32)
+        wait = tf.timestamp() - requested
+      is_late = tf.cast(wait > LATE_SECONDS, tf.float64)
+      wait = tf.cast(tf.stack([wait, is_late]) / num_hosts, tf.float32)
       features = {"images": pair[0], "wait": wait}
       return (features, *pair[1:]) if len(pair) > 1 else features
 
@@ -187,12 +199,12 @@ def measure_wait(input_fn: Callable[[Mapping[str, Any]], tf.data.Dataset]):
 
 
 def _train_spec(step: Step, features, labels, on_tpu: bool):
-  images, wait = features, tf.zeros([1])
+  images, wait = features, tf.zeros([2])
   if isinstance(features, Mapping):
     images, wait = features["images"], features["wait"]
   # Kept on the device and read at stops: nothing is sent to the host in steps
   # but the loss, by TPUEstimator itself.
-  sums = _make_local_variable(LOG_SUMS, [len(step.log_names) + 1], tf.float32)
+  sums = _make_local_variable(LOG_SUMS, [len(step.log_names) + 2], tf.float32)
   log_step = _make_local_variable(LOG_STEP, [], tf.int64)
 
   # Inside a `tf.function` the updates keep their order; in a plain graph G

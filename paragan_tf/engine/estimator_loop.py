@@ -48,6 +48,8 @@ class EstimatorLoop:
     entries: The run's variables, which get the estimator's values.
     fetch_every: Intervals: at their multiples actions need these values. They
       have them at the end, too.
+    make_control: Maps the first step and the images of a step to what lets the
+      input's depth follow step timings, `None` if nothing does.
   """
 
   def __init__(
@@ -58,6 +60,7 @@ class EstimatorLoop:
     step: Step,
     entries: Sequence[Entry],
     fetch_every: Sequence[int],
+    make_control: Callable[[int, int], Optional[Any]] = lambda *_: None,
   ):
     if estimator.config.save_checkpoints_steps is not None:
       raise ValueError(
@@ -70,6 +73,7 @@ class EstimatorLoop:
     self._last_step_log_names = set(step.last_step_log_names)
     self._entries = entries
     self._fetch_every = fetch_every
+    self._make_control = make_control
 
   def train(
     self,
@@ -86,6 +90,7 @@ class EstimatorLoop:
     """
     if start_step >= num_steps or should_stop():
       return start_step
+    control = self._make_control(start_step, self._images_per_step)
     at_stop = functools.partial(self._at_stop, num_steps, actions, should_stop)
     # In hooks the estimator's graph is the default one. Actions need eager
     # execution, as in every new thread.
@@ -96,8 +101,11 @@ class EstimatorLoop:
         lambda *args: thread.submit(at_stop, *args).result(),
         self._make_logs,
         self._estimator.config.tpu_config.iterations_per_loop,
+        control and control.update,
       )
-      input_fn = measure_wait(make_input_fn(self._input_fn, start_step))
+      input_fn = measure_wait(
+        make_input_fn(self._input_fn, start_step, control)
+      )
       try:
         self._estimator.train(input_fn, max_steps=num_steps, hooks=[hook])
       except nan_loss_error() as e:
@@ -144,7 +152,8 @@ class EstimatorLoop:
       logs[name] /= num_steps
     logs["images_per_second"] = num_steps * self._images_per_step / seconds
     # Batches of a TPU may have been requested before the interval began.
-    logs["input_wait"] = min(float(sums[-1]) / seconds, 1.0)
+    logs["input_wait"] = min(float(sums[-2]) / seconds, 1.0)
+    logs["input_late"] = min(float(sums[-1]) / num_steps, 1.0)
     return logs
 
 
@@ -158,6 +167,8 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
       returns whether to go on.
     make_logs: Called with sums of logs, steps and seconds since the last stop.
     max_iterations: Steps that a TPU runs in one call, at most.
+    follow: Lets the input follow the logs, if anything does. Called with the
+      step, logs, and functions that read and write variables.
 
   Attributes:
     step: Steps done.
@@ -170,6 +181,7 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     at_stop: Callable[[int, Logs, Read], bool],
     make_logs: Callable[[np.ndarray, int, float], Logs],
     max_iterations: int,
+    follow: Optional[Callable] = None,
   ):
     self.step = start_step
     self._start_step = start_step
@@ -177,6 +189,7 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     self._at_stop = at_stop
     self._make_logs = make_logs
     self._max_iterations = max_iterations
+    self._follow = follow
     self._last_step, self._last_time = start_step, 0.0
 
   def begin(self):
@@ -227,6 +240,13 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     seconds = time.perf_counter() - self._last_time
     logs = self._make_logs(sums, self.step - self._last_step, seconds)
     session.run(self._sums.initializer)
+    if self._follow is not None:
+      self._follow(
+        self.step,
+        logs,
+        session.run,
+        lambda variable, value: variable.load(value, session),
+      )
     if not self._at_stop(self.step, logs, lambda x: self._read(session, x)):
       run_context.request_stop()
     self._load_log_step(session)

@@ -28,6 +28,7 @@ from typing import (
   Tuple,
 )
 
+import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives
@@ -36,9 +37,13 @@ from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step
 
 _TPUStrategy = tf.distribute.TPUStrategy
+LATE_SECONDS = 0.002  # A step that waits less is in time.
 Logs = Dict[str, float]
 # Called after an inner loop with the steps done so far and its logs.
 Action = Callable[[int, Logs], None]
+# Called after an inner loop with the steps done so far and its logs, to let the
+# input follow its timings.
+FollowFn = Callable[[int, Logs], None]
 # Phases that one program runs, in this order.
 Phases = Tuple[int, ...]
 
@@ -58,6 +63,7 @@ class InnerLoop:
     iterator: Iterator,
     images_per_step: int,
     start_step: int = 0,
+    follow: FollowFn = lambda step, logs: None,
   ):
     self._strategy = strategy
     self._processes = Processes(strategy)
@@ -65,6 +71,7 @@ class InnerLoop:
     self._iterator = iterator
     self._images_per_step = images_per_step
     self._num_done = start_step
+    self._follow = follow
     self.average_logs = True
     self._traces: Dict[int, Callable] = {}  # By the first of equal phases.
     with strategies.scope(strategy):
@@ -88,16 +95,17 @@ class InnerLoop:
     """Trains for `num_steps`, and returns the logs.
 
     These are means over the steps, but for what is computed at the last step
-    only (`Step.last_step_log_names`). They also have `images_per_second` and
-    `input_wait`, the fraction of the time that steps waited for their batches.
+    only (`Step.last_step_log_names`). They also have `images_per_second`;
+    `input_wait`, the fraction of the time that steps waited for their batches;
+    and `input_late`, the fraction of the steps that waited.
     """
     started = time.perf_counter()
     programs = self._plan(num_steps)
-    wait = 0.0
+    waits = np.zeros([2])
     for i, (phases, repeats) in enumerate(programs):
       is_last = tf.constant(i == len(programs) - 1)
       arguments = tf.constant(repeats), phases, is_last
-      wait += float(self._run(self._iterator, *arguments))
+      waits += self._run(self._iterator, *arguments).numpy()
     self._num_done += num_steps
     sums = self._fetch().numpy()
     seconds = time.perf_counter() - started
@@ -106,7 +114,9 @@ class InnerLoop:
       for name, value in zip(self._step.log_names, sums)
     }
     logs["images_per_second"] = num_steps * self._images_per_step / seconds
-    logs["input_wait"] = wait / seconds
+    logs["input_wait"] = waits[0] / seconds
+    logs["input_late"] = waits[1] / num_steps
+    self._follow(self._num_done, logs)
     return logs
 
   def _num_terms(self, name: str, num_steps: int) -> int:
@@ -133,26 +143,31 @@ class InnerLoop:
   def run_phases(
     self, iterator, repeats: tf.Tensor, phases: Phases, is_last: tf.Tensor
   ) -> tf.Tensor:
-    """Repeats phases; returns the seconds that steps waited for batches."""
+    """Repeats phases; returns how long and how often steps waited for batches.
 
-    def repeat(done, wait, ended):
+    The result has shape `[2]`: seconds of all steps, and how many were late.
+    """
+
+    def repeat(done, waits, ended):
       for index, phase in enumerate(phases):
         is_logged: Any = False
         if index == len(phases) - 1:
           is_logged = tf.logical_and(is_last, done == repeats - 1)
         element, arrived = self._next(iterator)
         tokens = self._phase_fn(phase)(element, arrived, is_logged)
-        wait += tf.maximum(arrived - ended, 0.0)
+        wait = tf.maximum(arrived - ended, 0.0)
+        is_late = tf.cast(wait > LATE_SECONDS, tf.float64)
+        waits += tf.stack([wait, is_late])
         with tf.control_dependencies(tokens):
           ended = tf.timestamp()
-      return done + 1, wait, ended
+      return done + 1, waits, ended
 
-    _, wait, _ = tf.while_loop(
+    _, waits, _ = tf.while_loop(
       lambda done, *_: done < repeats,
       repeat,
-      [0, tf.zeros([], tf.float64), tf.timestamp()],
+      [0, tf.zeros([2], tf.float64), tf.timestamp()],
     )
-    return wait
+    return waits
 
   def _fetch_sums(self) -> tf.Tensor:
     """Returns the mean of the replicas' sums, and sets them to 0."""

@@ -7,13 +7,14 @@ import numpy as np
 
 from tools import cli
 
-RESOLUTION = 64
-_NUM_FILES, _NUM_IMAGES = 4, 4096
+RESOLUTION, LARGE_SIZE = 64, 512
+IMAGES_PER_FILE = 32
+_NUM_IMAGES, _NUM_LARGE = 4096, 256
 PHOTO_SIZE = 128
 _NUM_PHOTOS = 1024
 
 
-def write_set(folder: str) -> None:
+def write_set(folder: str, size: int = RESOLUTION) -> None:
   """Writes the embedded images as JPEGs in TFRecords, with a manifest."""
   cli.import_quietly("paragan_tf.api")
   import tensorflow as tf
@@ -21,11 +22,13 @@ def write_set(folder: str) -> None:
   from paragan_tf.data import sources
 
   pixels = sources.fashion().train.pixels
-  files = [f"{folder}/fashion-{i}.tfrecord" for i in range(_NUM_FILES)]
+  num = _NUM_IMAGES if size == RESOLUTION else _NUM_LARGE
+  num_files = num // IMAGES_PER_FILE
+  files = [f"{folder}/fashion-{i:03d}.tfrecord" for i in range(num_files)]
   for i, path in enumerate(files):
     with tf.io.TFRecordWriter(path) as writer:
-      for row in range(i, _NUM_IMAGES, _NUM_FILES):
-        writer.write(_make_record(_encode(pixels[row], RESOLUTION, row)))
+      for row in range(i, num, num_files):
+        writer.write(_make_record(_encode(pixels[row], size, row)))
   _write_manifest(folder, files)
 
 

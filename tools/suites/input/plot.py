@@ -4,16 +4,25 @@ from typing import Dict, List
 
 from tools.suites.input.sides import Trace
 
-_COLORS = {"ours": "#dd6b20", "prefetch_2": "#a0aec0", "autotune": "#2b6cb0"}
+_COLORS = {
+  "step_timing": "#c53030",
+  "threads": "#dd6b20",
+  "prefetch_2": "#a0aec0",
+  "autotune": "#2b6cb0",
+  "autotune_default": "#90cdf4",
+}
 _TITLES = {
-  "ours": "congestion-aware",
+  "step_timing": "tf.data, depth from step timing",
+  "threads": "threads, congestion-aware",
   "prefetch_2": "prefetch(2)",
   "autotune": "AUTOTUNE",
+  "autotune_default": "AUTOTUNE, TensorFlow's threads",
 }
+_PLANS = {"step_timing": "-", "threads": ":"}
 
 
 def draw(traces: Dict[str, List[Trace]], path: str) -> None:
-  """Writes a PNG: waits, bytes held, and our readers and depth."""
+  """Writes a PNG: waits, bytes held, and the depth of ours."""
   import matplotlib
 
   matplotlib.use("Agg")
@@ -25,10 +34,11 @@ def draw(traces: Dict[str, List[Trace]], path: str) -> None:
     style = dict(color=_COLORS[name], label=_TITLES[name], linewidth=1.5)
     panels[0].plot(trace.times, 1e3 * trace.waits, **style)
     panels[1].plot(trace.times, trace.num_bytes / 1e6, **style)
-  ours = traces["ours"][0]
-  panels[2].step(ours.times, ours.depths, color="#2f855a", label="depth")
-  panels[2].step(ours.times, ours.readers, color="#805ad5", label="readers")
-  labels = ("wait for a batch, ms", "held, MB", "congestion-aware: plan")
+  for name, line in _PLANS.items():
+    ours, style = traces[name][0], dict(color=_COLORS[name], linestyle=line)
+    label = f"depth: {_TITLES[name]}"
+    panels[2].step(ours.times, ours.depths, label=label, **style)
+  labels = ("wait for a batch, ms", "held, MB", "batches ahead")
   for axes, label in zip(panels, labels):
     axes.set_ylabel(label)
     axes.legend(frameon=False, loc="best")

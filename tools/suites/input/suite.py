@@ -1,23 +1,27 @@
 """Whether the input pipeline keeps the device busy.
 
 A storage in a process of its own serves files over HTTP with a latency profile:
-calm, with a heavy tail, or with bursts of congestion. Our pipeline,
-`prefetch(2)` and `AUTOTUNE` read it one after the other, with the same limits
-of concurrent reads and of bytes; each feeds a device that sleeps for its step.
-Then images are decoded at full speed, by our pipeline and by a bare loop.
+calm, with a heavy tail, or with bursts of congestion. Our pipelines (`tf.data`
+with depth from step timing, and threads), `prefetch(2)` and `AUTOTUNE` read it
+one after the other, with the same limits of concurrent reads and of bytes; so
+does `AUTOTUNE` with TensorFlow's own number of threads. Each feeds a device
+that sleeps for its step. Then all read large JPEGs, where decoding takes all of
+the time and depth does not help. Last, images are decoded at full speed, by our
+pipeline and by a bare loop.
 """
 
 import functools
+import os
 import tempfile
 import time
-from typing import Dict, List
+from typing import Callable, Dict, Iterable, List, Sequence
 
 import numpy as np
 
 from tools.suites.input import figures, plot
 from tools.suites.input.decoding import Decoder
 from tools.suites.input.figures import SIDES, Traces
-from tools.suites.input.images import write_photos, write_set
+from tools.suites.input.images import LARGE_SIZE, write_photos, write_set
 from tools.suites.input.sides import LATENCY, Side, Trace
 from tools.suites.input.storage import PROFILES, Storage
 from tools.suites.interleave import interleave, log_progress
@@ -37,7 +41,10 @@ def run(options: Options) -> Result:
     writer = Worker("writer", Writer)
     with close_all([writer]):
       writer.call("write", folder)
-    traces = _read(folder, num_seeds, seconds)
+    traces = _read(folder, PROFILES, num_seeds, seconds)
+    # Nothing but decoding takes time.
+    large = _read(f"{folder}/large", ["calm"], 1, seconds, latency=0.0)
+    traces["decoding"] = large["calm"]
     rates = _decode(folder, 10 if options.quick else 40)
   values = figures.gather(traces, rates)
   values.update(machine.figures())
@@ -52,13 +59,21 @@ class Writer:
   """Writes the images that are read, in a process that has TensorFlow."""
 
   def write(self, folder: str) -> None:
-    """Writes both sets."""
+    """Writes all sets."""
     write_set(folder)
+    os.mkdir(f"{folder}/large")
+    write_set(f"{folder}/large", LARGE_SIZE)
     write_photos(folder)
 
 
-def _read(folder: str, num_seeds: int, seconds: float) -> Traces:
-  """Traces all sides under all profiles."""
+def _read(
+  folder: str,
+  profiles: Iterable[str],
+  num_seeds: int,
+  seconds: float,
+  latency: float = LATENCY,
+) -> Traces:
+  """Traces all sides under some profiles."""
   storage = Worker("storage", functools.partial(Storage, folder))
   with close_all([storage]):
     address = storage.call("get_address")
@@ -68,20 +83,26 @@ def _read(folder: str, num_seeds: int, seconds: float) -> Traces:
     }
     with close_all(sides.values()):
       call_all(sides.values(), "run", 0.0, 0.5)  # Traces the graphs.
-      return _trace_sides(storage, sides, num_seeds, seconds)
+      run_profile = functools.partial(
+        _trace_side, storage, seconds=seconds, latency=latency
+      )
+      return _trace_sides(run_profile, sides, list(profiles), num_seeds)
 
 
 def _trace_sides(
-  storage: Worker, sides: Dict[str, Worker], num_seeds: int, seconds: float
+  run_profile: Callable[..., Trace],
+  sides: Dict[str, Worker],
+  profiles: Sequence[str],
+  num_seeds: int,
 ) -> Traces:
   traces: Dict[str, Dict[str, List[Trace]]] = {
-    profile: {name: [] for name in SIDES} for profile in PROFILES
+    profile: {name: [] for name in SIDES} for profile in profiles
   }
   order = list(SIDES)
   for seed in range(num_seeds):
-    for profile in PROFILES:
+    for profile in profiles:
       for name in order:
-        trace = _trace_side(storage, sides[name], profile, seed, seconds)
+        trace = run_profile(sides[name], profile, seed)
         traces[profile][name].append(trace)
       order.reverse()
       log_progress(f"Seed {seed + 1} of {num_seeds}: {profile}.")
@@ -89,13 +110,18 @@ def _trace_sides(
 
 
 def _trace_side(
-  storage: Worker, side: Worker, profile: str, seed: int, seconds: float
+  storage: Worker,
+  side: Worker,
+  profile: str,
+  seed: int,
+  seconds: float,
+  latency: float,
 ) -> Trace:
   """Traces one side: a warm-up in calm, then the profile."""
-  storage.call("set_profile", "calm", LATENCY, seed)
+  storage.call("set_profile", "calm", latency, seed)
   side.submit("run", _WARM_SECONDS, seconds)
   time.sleep(_WARM_SECONDS)
-  storage.call("set_profile", profile, LATENCY, seed)
+  storage.call("set_profile", profile, latency, seed)
   return side.wait()
 
 
