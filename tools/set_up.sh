@@ -24,8 +24,8 @@ if [ -z "$python" ]; then
   done
 fi
 if [ -z "$python" ] || ! is_supported "$python"; then
-  echo "paragan_tf needs Python 3.9 to 3.13, found" \
-    "$("${python:-python3}" --version 2>&1 || echo none):" \
+  found=$("${python:-python3}" --version 2>/dev/null) || found=none
+  echo "paragan_tf needs Python 3.9 to 3.13, found $found:" \
     "install one, or name it with 'make PYTHON=/path/to/python3.11 ...'." >&2
   exit 2
 fi
