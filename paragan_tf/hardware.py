@@ -115,6 +115,7 @@ class ResolvedLayout(NamedTuple):
   rgb_convs: str
   weights_as_matrices: bool = True
   recompute_attention: bool = False
+  sum_after_product: bool = False
   one_pass: bool = True
   gram_on_short_side: bool = True
   join_projections: bool = False
@@ -129,7 +130,7 @@ _FASTEST = {
   "tpu": ResolvedLayout(
     resizes="strided",
     rgb_convs="blocks",
-    recompute_attention=True,
+    sum_after_product=True,
     join_projections=True,
     join_power_iterations=True,
   ),
@@ -161,6 +162,9 @@ class Layout:
       transposes only what a convolution asks for.
     recompute_attention: The backward pass computes the attention weights, the
       largest tensors of a net, again instead of keeping them.
+    sum_after_product: Attention divides by the sum of its exponentials after
+      the product with the values, and has a gradient of its own: fewer passes
+      over the attention weights.
     one_pass: D scores real and fake images in one pass. In two passes, the
       power iterations are updated in the first one, so fake images are scored
       with norms that are half an iteration further on. The results are equal
@@ -169,6 +173,7 @@ class Layout:
       on its shorter side, and needs one product less for the gradient.
     join_projections: Norms that depend on the same vector, or on vectors that
       have a part in common, compute their scales and shifts in one product.
+      So does attention its queries, keys and values.
     join_power_iterations: Power iterations of equal shapes are one batched
       product.
     float32_products: Linear layers and convolutions in bfloat16 multiply and
@@ -186,6 +191,7 @@ class Layout:
   rgb_convs: Optional[str] = None
   weights_as_matrices: Optional[bool] = None
   recompute_attention: Optional[bool] = None
+  sum_after_product: Optional[bool] = None
   one_pass: Optional[bool] = None
   gram_on_short_side: Optional[bool] = None
   join_projections: Optional[bool] = None

@@ -39,6 +39,8 @@ SHAPES = (
   (2, 8, 4, 3, 9, 3, None),
   (3, 5, 4, 3, 9, 3, None),
   (3, 5, 7, 6, 11, 3, None),
+  (8, 12, 12, 2, 2, 3, "up"),
+  (8, 24, 24, 2, 2, 3, "down"),
   (2, 4, 6, 5, 7, 1, "up"),
   (2, 4, 6, 5, 7, 1, "down"),
 )
@@ -86,6 +88,25 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertLen(forms, 3)
     to_few = {layout.plan_conv(x, [3, 3, 9, 3], None)[2] for x in LAYOUTS[3:6]}
     self.assertLen(to_few, 3)
+
+  @parameterized.parameters(("up", 16, 4), ("up", 16, 8), ("down", 8, 16))
+  def test_few_pixels_are_not_worth_folding(self, resize, batch, side):
+    chosen = Layout("tpu_v3").resolve()
+    w = random(3, 3, 2, 2)
+
+    @tf.function(autograph=False)
+    def back(x):
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layout.plan_conv(chosen, w.shape, resize)[2](x, w)
+      return y, tape.gradient(y, x)
+
+    x = random(batch, side, side, 2)
+    graph = back.get_concrete_function(x).graph
+    convs = [op for op in list_needed_ops(graph) if "Conv2D" in op.type]
+    folded = any(max(op.get_attr("strides")) == 2 for op in convs)
+    low = side if resize == "up" else side // 2
+    self.assertEqual(folded, batch * low * low >= 1024)
 
   def test_a_product_is_computed_on_whole_multiples(self):
     seen = []
@@ -198,8 +219,8 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_tpu_sees_no_image_with_holes(self):
     # A transposed convolution with a stride would compute with its zeros.
-    x, w = random(2, 8, 8, 5), random(3, 3, 5, 5)
-    for resize, size in (("up", 16), ("down", 4)):
+    x, w = random(2, 64, 64, 5), random(3, 3, 5, 5)
+    for resize, size in (("up", 128), ("down", 32)):
       dy = random(2, size, size, 5)
 
       @tf.function(autograph=False)
@@ -222,6 +243,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
 SWITCHES = {
   "weights_as_matrices": {"weights_as_matrices": True},
   "recompute_attention": {"recompute_attention": True},
+  "sum_after_product": {"sum_after_product": True},
   "one_pass": {"one_pass": True},
   "join_projections": {"join_projections": True},
   "join_power_iterations": {"join_power_iterations": True},

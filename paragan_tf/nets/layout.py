@@ -24,6 +24,7 @@ Resize = Callable[[tf.Tensor], tf.Tensor]
 
 _RGB = 4  # Up to so many channels, a tensor counts as an image.
 _BLOCK = 4  # Pixels of a block in each direction.
+_FEW_PIXELS = 1024  # Of a batch: folding costs more than it saves below them.
 
 
 def plan_conv(
@@ -86,6 +87,21 @@ def with_gradients_of(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
       return _gradients(for_x, x, w, dy)[0], _gradients(for_w, x, w, dy)[1]
 
     return forward(x, w), grad
+
+  return call
+
+
+def by_pixels(few: Conv, many: Conv) -> Conv:
+  """Returns one of two forms, by the pixels of a batch at the lower resolution.
+
+  Folding saves multiply-adds for each pixel, and costs a pass over the kernel:
+  with few pixels and many channels, more than it saves.
+  """
+
+  def call(x, w):
+    area = x.shape[1] * x.shape[2] // (1 if few is _up_apart else 4)
+    is_few = x.shape[0] is not None and x.shape[0] * area < _FEW_PIXELS
+    return (few if is_few else many)(x, w)
 
   return call
 
@@ -250,13 +266,17 @@ _WITH_RESIZE = {
   "up": {
     "apart": _up_apart,
     "folded": _up_folded,
-    "strided": with_gradients_of(_up_apart, for_x=_up_folded, for_w=_up_folded),
+    "strided": by_pixels(
+      _up_apart,
+      with_gradients_of(_up_apart, for_x=_up_folded, for_w=_up_folded),
+    ),
   },
   "down": {
     "apart": _down_apart,
     "folded": _down_folded,
-    "strided": with_gradients_of(
-      _down_folded, for_x=_down_apart, for_w=_down_folded
+    "strided": by_pixels(
+      _down_apart,
+      with_gradients_of(_down_folded, for_x=_down_apart, for_w=_down_folded),
     ),
   },
 }
