@@ -62,6 +62,7 @@ class SelfAttention(tf.Module):
 
   def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, h, w, c]` to the same shape; h and w are even."""
+    x = self.query.widths.pad_input(x)
     query, key, value = self._project(x, mode)
     if self.recomputes:
       y = in_chunks(self.attend, self.num_chunks, query, key, value)
@@ -78,7 +79,7 @@ class SelfAttention(tf.Module):
     if not self.joins:
       key, value = _pool(self.key(x, mode)), _pool(self.value(x, mode))
       return _pixels(self.query(x, mode)), _pixels(key), _pixels(value)
-    kernels = [c.weight(mode) for c in (self.key, self.value, self.query)]
+    kernels = [c.kernel(mode) for c in (self.key, self.value, self.query)]
     y = self.product(x, tf.concat(kernels, -1))
     size, num = kernels[0].shape[-1], y.shape[-1]
     pooled = _pixels(_pool(y[..., : num - size]))

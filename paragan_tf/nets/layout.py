@@ -11,7 +11,6 @@ are one strided 4x4 kernel, with 4/9 of the multiply-adds and no large
 temporary.
 """
 
-import functools
 from typing import Callable, Optional, Sequence, Tuple
 
 import tensorflow as tf
@@ -106,11 +105,6 @@ def by_pixels(few: Conv, many: Conv) -> Conv:
   return call
 
 
-def apply_layout(product: Conv, layout: ResolvedLayout) -> Conv:
-  """Returns a product with the padding and the precision of a layout."""
-  return apply_precision(pad_to_multiple(product, layout.multiple), layout)
-
-
 def apply_precision(product: Conv, layout: ResolvedLayout) -> Conv:
   """Returns a product with the precision of a layout."""
   return in_float32(product) if layout.float32_products else product
@@ -131,20 +125,19 @@ def in_float32(product: Conv) -> Conv:
   return call
 
 
-def pad_to_multiple(product: Conv, multiple: int) -> Conv:
-  """Returns a product with batch, inputs and outputs padded to a multiple.
+def pad_channels(x: tf.Tensor, width: int, axis: int = -1) -> tf.Tensor:
+  """Adds zeros at the end of an axis, unless it is that wide already."""
+  missing = width - x.shape[axis]
+  if missing <= 0:
+    return x
+  paddings = [[0, 0] for _ in x.shape]
+  paddings[axis][1] = missing
+  return tf.pad(x, paddings)
 
-  The padding is zero, and is cut off the result.
-  """
-  if multiple == 1:
-    return product
 
-  def call(x, w):
-    pad = functools.partial(_pad_axis, multiple=multiple)
-    y = product(pad(pad(x, 0), -1), pad(pad(w, -2), -1))
-    return y[: tf.shape(x)[0], ..., : w.shape[-1]]
-
-  return call
+def cut_channels(x: tf.Tensor, width: int) -> tf.Tensor:
+  """Returns the first channels of a tensor, without its padding."""
+  return x if x.shape[-1] == width else x[..., :width]
 
 
 def _gradients(fn: Conv, x: tf.Tensor, w: tf.Tensor, dy: tf.Tensor):
@@ -152,14 +145,6 @@ def _gradients(fn: Conv, x: tf.Tensor, w: tf.Tensor, dy: tf.Tensor):
     tape.watch([x, w])
     y = fn(x, w)
   return tape.gradient(y, [x, w], dy)
-
-
-def _pad_axis(x: tf.Tensor, axis: int, multiple: int) -> tf.Tensor:
-  """Adds zeros at the end of an axis, up to a multiple."""
-  size = x.shape[axis] if x.shape[axis] is not None else tf.shape(x)[axis]
-  paddings = [[0, 0] for _ in x.shape]
-  paddings[axis][1] = -size % multiple
-  return tf.pad(x, paddings)
 
 
 def _up_apart(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:

@@ -16,7 +16,7 @@ _OFF = {
   "join_projections": "False",
   "join_power_iterations": "False",
   "float32_products": "False",
-  "multiple": "1",
+  "pad_channels": "1",
 }
 _PARTS = {
   "resizes": "'strided'",
