@@ -50,7 +50,8 @@ class SelfAttention(tf.Module):
     chosen = resolve_layout()
     self.num_chunks = num_chunks
     self.recomputes = num_chunks > 1 or chosen.recompute_attention
-    self.attend = _attend_once if chosen.sum_after_product else _attend
+    self.attends_once = chosen.sum_after_product
+    self.attend = _attend_once if self.attends_once else _attend
     self.joins = chosen.join_projections
     self.product = layout.apply_precision(layout.conv, chosen)
     with self.name_scope:
@@ -64,6 +65,7 @@ class SelfAttention(tf.Module):
     """Maps `[b, h, w, c]` to the same shape; h and w are even."""
     x = self.query.widths.pad_input(x)
     query, key, value = self._project(x, mode)
+    Forward.of(mode).note(self, query, key)
     if self.recomputes:
       y = in_chunks(self.attend, self.num_chunks, query, key, value)
     else:

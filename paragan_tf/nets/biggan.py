@@ -103,7 +103,7 @@ class Generator(tf.Module):
     first, *conds = tf.split(z, len(self.blocks) + 1, 1)
     common = 0
     if self.shared is not None:
-      common = self.shared.size
+      common = self.shared.outputs
       shared = layout.cut_channels(self.shared(labels, forward), common)
       conds = [layers.concat(chunk, shared) for chunk in conds]
     x = self.linear(first, forward)

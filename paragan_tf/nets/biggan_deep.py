@@ -96,7 +96,7 @@ class Generator(tf.Module):
     forward = fused.begin(self, mode)
     if self.shared is not None:
       shared = self.shared(labels, forward)
-      z = layers.concat(z, layout.cut_channels(shared, self.shared.size))
+      z = layers.concat(z, layout.cut_channels(shared, self.shared.outputs))
     x = self.linear(z, forward)
     conds = [z] * len(self.blocks)
     x = blocks.run(

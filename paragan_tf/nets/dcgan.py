@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from paragan_tf.hardware import resolve_layout
 from paragan_tf.nets import fused, heads, layers, layout, norms, plans
-from paragan_tf.nets.forward import AnyMode
+from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
@@ -27,6 +27,7 @@ class Deconv(tf.Module):
   def __init__(self, inputs: int, outputs: int, init: layers.Init, name: str):
     super().__init__(name=name)
     chosen = resolve_layout()
+    self.outputs = outputs
     self.widths = layers.Widths(outputs, inputs, chosen)  # As in its kernel.
     self.product = layout.apply_precision(_deconv, chosen)
     with self.name_scope:
@@ -38,7 +39,8 @@ class Deconv(tf.Module):
     x = layout.pad_channels(x, self.widths.outputs)
     kernel = self.widths.pad_kernel(self.weight(mode))
     y = self.product(x, tf.cast(kernel, x.dtype))
-    return layers.add_bias(y, self.bias, mode)
+    y = layers.add_bias(y, self.bias, mode)
+    return Forward.of(mode).note(self, x, y)
 
 
 class StridedConv(tf.Module):
@@ -66,7 +68,8 @@ class StridedConv(tf.Module):
     x = self.widths.pad_input(x)
     kernel = self.widths.pad_kernel(self.weight(mode))
     y = self.product(x, tf.cast(kernel, x.dtype))
-    return layers.add_bias(y, self.bias, mode)
+    y = layers.add_bias(y, self.bias, mode)
+    return Forward.of(mode).note(self, x, y)
 
 
 def _deconv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:

@@ -89,7 +89,7 @@ class Head(tf.Module):
       return verdict._replace(logits=logits + closeness)
     pair = (self.to_embedding(features, mode), vectors)
     embedding, proxy = (
-      _unit(layout.cut_channels(x, self.embedding.size)) for x in pair
+      _unit(layout.cut_channels(x, self.embedding.outputs)) for x in pair
     )
     return verdict._replace(embedding=embedding, proxy=proxy)
 

@@ -163,6 +163,7 @@ class Linear(tf.Module):
   ):
     super().__init__(name=name)
     chosen = resolve_layout()
+    self.outputs = outputs
     self.widths = Widths(inputs, outputs, chosen)
     self.product = layout.apply_precision(tf.matmul, chosen)
     with self.name_scope:
@@ -174,7 +175,8 @@ class Linear(tf.Module):
     x = self.widths.pad_input(x)
     kernel = self.widths.pad_kernel(self.weight(mode))
     y = self.product(x, tf.cast(kernel, x.dtype))
-    return y if self.bias is None else add_bias(y, self.bias, mode)
+    y = y if self.bias is None else add_bias(y, self.bias, mode)
+    return Forward.of(mode).note(self, x, y)
 
 
 class ToPixels(Linear):
@@ -211,14 +213,15 @@ class Embedding(tf.Module):
     name: str = "embedding",
   ):
     super().__init__(name=name)
-    self.size, self.width = size, resolve_layout().padded_width(size)
+    self.outputs, self.width = size, resolve_layout().padded_width(size)
     with self.name_scope:
       self.weight = Weight([classes, size], init, spectral)
 
   def __call__(self, labels: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Maps labels, as in `class_weights`, to `[b, size]`."""
     table = layout.pad_channels(self.weight(mode), self.width)
-    return tf.matmul(class_weights(labels, table.shape[0]), table)
+    rows = class_weights(labels, table.shape[0])
+    return Forward.of(mode).note(self, rows, tf.matmul(rows, table))
 
 
 def make_shared_embedding(
@@ -260,6 +263,7 @@ class Conv(tf.Module):
     chosen, shape = resolve_layout(), [size, size, inputs, outputs]
     self.widths = Widths(inputs, outputs, chosen)
     padded = [size, size, self.widths.inputs, self.widths.outputs]
+    self.layout, self.shape = chosen, padded
     self.before, self.after, conv = layout.plan_conv(chosen, padded, resize)
     self.conv = layout.apply_precision(conv, chosen)
     with self.name_scope:
@@ -270,7 +274,8 @@ class Conv(tf.Module):
     """Maps `[b, h, w, inputs]` to `[b, h', w', outputs]`."""
     x = self.widths.pad_input(x)
     y = self.conv(self.before(x), self.kernel(mode))
-    return self.after(y if self.bias is None else add_bias(y, self.bias, mode))
+    y = self.after(y if self.bias is None else add_bias(y, self.bias, mode))
+    return Forward.of(mode).note(self, x, y)
 
   def kernel(self, mode: AnyMode) -> tf.Tensor:
     """Returns the kernel as it is computed with, padding included."""

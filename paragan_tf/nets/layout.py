@@ -41,6 +41,45 @@ def plan_conv(
   return _keep, _keep, conv
 
 
+def explain_conv(
+  layout: ResolvedLayout,
+  shape: Sequence[int],
+  resize: Optional[str],
+  image: Sequence[Optional[int]],
+) -> Tuple[str, str]:
+  """Returns the form of a convolution in words, and why it is chosen.
+
+  Args:
+    layout: As for `plan_conv`.
+    shape: Of the kernel.
+    resize: Beside the convolution.
+    image: The shape of what is convolved.
+  """
+  if resize is None:
+    is_rgb = shape[3] <= _RGB or (
+      shape[2] <= _RGB and layout.rgb_convs == "blocks"
+    )
+    if shape[0] == 3 and is_rgb and layout.rgb_convs != "plain":
+      return layout.rgb_convs, "an image's few channels leave lanes empty"
+    return "plain", "the only form"
+  if layout.resizes == "apart":
+    return "apart", "`resizes` asks for it"
+  if shape[0] == 1:
+    return "on the small image", "1x1 kernels commute with a resize"
+  if layout.resizes == "folded":
+    return "folded", "4/9 of the multiply-adds"
+  if _is_few(image, resize):
+    return "apart", "few pixels: folding costs more than it saves"
+  return "strided", "4/9 of the multiply-adds, where no image has holes"
+
+
+def _is_few(image: Sequence[Optional[int]], resize: str) -> bool:
+  batch, height, width = image[:3]
+  if batch is None or height is None or width is None:
+    return False
+  return batch * height * width // (4 if resize == "down" else 1) < _FEW_PIXELS
+
+
 def _choose_conv(
   layout: ResolvedLayout, shape: Sequence[int], resize: Optional[str]
 ) -> Conv:
@@ -90,7 +129,7 @@ def with_gradients_of(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
   return call
 
 
-def by_pixels(few: Conv, many: Conv) -> Conv:
+def by_pixels(resize: str, few: Conv, many: Conv) -> Conv:
   """Returns one of two forms, by the pixels of a batch at the lower resolution.
 
   Folding saves multiply-adds for each pixel, and costs a pass over the kernel:
@@ -98,9 +137,7 @@ def by_pixels(few: Conv, many: Conv) -> Conv:
   """
 
   def call(x, w):
-    area = x.shape[1] * x.shape[2] // (1 if few is _up_apart else 4)
-    is_few = x.shape[0] is not None and x.shape[0] * area < _FEW_PIXELS
-    return (few if is_few else many)(x, w)
+    return (few if _is_few(x.shape, resize) else many)(x, w)
 
   return call
 
@@ -252,6 +289,7 @@ _WITH_RESIZE = {
     "apart": _up_apart,
     "folded": _up_folded,
     "strided": by_pixels(
+      "up",
       _up_apart,
       with_gradients_of(_up_apart, for_x=_up_folded, for_w=_up_folded),
     ),
@@ -260,6 +298,7 @@ _WITH_RESIZE = {
     "apart": _down_apart,
     "folded": _down_folded,
     "strided": by_pixels(
+      "down",
       _down_apart,
       with_gradients_of(_down_folded, for_x=_down_apart, for_w=_down_folded),
     ),

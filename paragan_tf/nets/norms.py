@@ -74,7 +74,8 @@ class Norm(tf.Module):
     shift = beta - mean * scale
     if scale.shape.rank == 2:
       scale, shift = scale[:, None, None], shift[:, None, None]
-    return x * tf.cast(scale, x.dtype) + tf.cast(shift, x.dtype)
+    y = x * tf.cast(scale, x.dtype) + tf.cast(shift, x.dtype)
+    return forward.note(self, x, y)
 
   def _statistics(
     self, x: tf.Tensor, forward: Forward

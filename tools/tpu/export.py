@@ -60,7 +60,7 @@ def export(program: Program) -> Exported:
     program.gin_files, [*data_parallel, *program.bindings]
   )
   size = experiment.gin.query_parameter("Experiment.batch_size")
-  _check_cores(size, program.num_cores)
+  check_cores(size, program.num_cores)
   num = program.num_cores if program.role else 1
   spec = find_image_spec(experiment)
   with (
@@ -100,7 +100,8 @@ def _serialize(built, spec, num: int) -> Exported:
   return Exported(hlo, size)
 
 
-def _check_cores(size: int, num_cores: int) -> None:
+def check_cores(size: int, num_cores: int) -> None:
+  """Raises a `ValueError` unless cores have equal parts of a batch."""
   if num_cores < 1 or size % num_cores:
     raise ValueError(
       f"`--cores` must divide the run's batch of {size}, got {num_cores}."
