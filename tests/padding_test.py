@@ -13,6 +13,7 @@ from paragan_tf.types import ImageSpec, Mode
 from tests import nets_test, testing
 
 INIT = layers.normal_init(0.5, seed=1)
+NORM = norms.BatchNorm
 # A net for each layer that treats channels in its own way.
 QUICK = tuple(
   case
@@ -99,6 +100,29 @@ class PaddingTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(np.abs(y[..., :3]).min(), 0)
     widths = [(x.widths.inputs, x.widths.outputs) for x in (block.conv1,)]
     self.assertEqual(widths, [(8, 8)])
+
+  @parameterized.parameters(
+    (lambda: blocks.DeepGeneratorBlock(16, 8, INIT, NORM, True, True, "b"), 16),
+    (lambda: blocks.DeepDiscriminatorBlock(8, 16, INIT, True, True, "b"), 8),
+  )
+  def test_shortcuts_drop_and_add_channels_without_padding(self, make, inputs):
+    x, found = tf.random.stateless_normal([2, 4, 4, inputs], [0, 1]), []
+    for multiple in (1, 12):
+      with gin.unlock_config():
+        gin.bind_parameter("hardware.Layout.pad_channels", multiple)
+      block = make()
+      with tf.GradientTape() as tape:
+        entry = tf.pad(x, [[0, 0]] * 3 + [[0, -inputs % multiple]])
+        tape.watch(x)
+        y = block(entry, None, Mode.TRAIN)
+        loss = tf.reduce_sum(tf.sin(y))
+      found.append((y, tape.gradient(loss, block.trainable_variables)))
+    (plain, grads), (padded, padded_grads) = found
+    outputs = plain.shape[-1]
+    self.assertAllClose(padded[..., :outputs], plain, rtol=1e-4, atol=1e-4)
+    self.assertAllEqual(padded[..., outputs:], 0.0 * padded[..., outputs:])
+    for one, other in zip(padded_grads, grads):
+      self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
 
   def test_every_layer_of_a_net_computes_whole_tiles(self):
     with gin.unlock_config():
