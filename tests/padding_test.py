@@ -59,12 +59,14 @@ class PaddingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found, [(v.name, v.shape) for v in one.variables])
     expected, found = compute(plain, mode), compute(padded, mode)
     self.assertLen(found, len(expected))
+    # Among many pixels, rounding takes some past the kink of a relu.
+    tolerance = 1e-4 if spec.resolution == 32 else 3e-3
     # Biases before a norm have no gradient but rounding.
     rounding = 0.03 * max(float(np.abs(x).max()) for x in expected)
     for one, other in zip(found, expected):
       self.assertEqual(one.shape, other.shape)
       size = max(rounding, float(np.abs(other).max()))
-      self.assertAllClose(one, other, rtol=0, atol=1e-4 * size)
+      self.assertAllClose(one, other, rtol=0, atol=tolerance * size)
 
   @parameterized.named_parameters(*QUICK)
   def test_values_and_gradients_are_the_same(self, make, spec):
