@@ -18,6 +18,7 @@ _RENAMED = {
   "d_share": "d_per_group",
   "g_share": "g_per_group",
   "image_ends": "rgb_convs",
+  "multiple": "pad_channels",
   "smaller_gram": "gram_on_short_side",
   "wide_products": "float32_products",
   "gin/policy/": "gin/optimizers/",

@@ -27,6 +27,7 @@ from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
+from paragan_tf.nets import layout_pass
 from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.outputs import features
 from paragan_tf.sync.exchange import AllReduce, Exchange
@@ -74,6 +75,28 @@ def player(
     LossScale(name=f"{name}_loss_scale") if precision == "float16" else None,
     jit_compile,
   )
+
+
+def plan_layout(
+  spec: ImageSpec, num_images: int
+) -> Dict[str, List[layout_pass.Row]]:
+  """Returns the layout of all tensors of G and of D, see `layout_pass`.
+
+  Args:
+    spec: What the images are like.
+    num_images: In the batch of one replica.
+  """
+  found = {}
+  labels = tf.TensorSpec([num_images], tf.int32) if spec.num_classes else None
+  side = spec.resolution
+  for who in "gd":
+    with gin.config_scope(who):
+      net = player(spec, 0, who).net
+      profile = hardware.profile(hardware.Layout().hardware)
+    size = [net.z_dim] if who == "g" else [side, side, spec.channels]
+    inputs = tf.TensorSpec([num_images, *size])
+    found[who] = layout_pass.plan_net(net, inputs, labels, profile)
+  return found
 
 
 @gin.configurable(denylist=["strategy", "nets"])

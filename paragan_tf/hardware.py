@@ -4,14 +4,13 @@
     Layout().resolve()   every option decided, for the hardware at hand
 
 A TPU computes in tiles of 8 rows and 128 lanes. Its compiler pads what does not
-fill them, and computes the padding for nothing. So padding by hand gains
-nothing there, but choosing shapes does.
+fill them, operation by operation. `pad_channels` pads once for a whole net.
 """
 
 import dataclasses
 import math
 import re
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import gin
 import tensorflow as tf
@@ -33,7 +32,6 @@ class Profile(NamedTuple):
       program.
     hertz: Clock rate, 0 where it varies.
     flops: Peak of its fast units per second, 0 where it is not known.
-    multiple: Layers pad products to this multiple; 1 where the compiler pads.
   """
 
   kind: str
@@ -43,7 +41,6 @@ class Profile(NamedTuple):
   memory: int
   hertz: float = 0.0
   flops: float = 0.0
-  multiple: int = 1
 
 
 def _tpu(gib: float, hertz: float, flops: float) -> Profile:
@@ -108,28 +105,39 @@ class ResolvedLayout(NamedTuple):
   """How nets are computed on one kind of hardware, every option decided.
 
   `Layout` documents the options. The defaults are what is fast everywhere.
-  `precision` is the fastest that trains well, see `Profile`.
+  `precision` is the fastest that trains well, see `Profile`, which has `lanes`
+  as well.
   """
 
   resizes: str
   rgb_convs: str
   weights_as_matrices: bool = True
   recompute_attention: bool = False
+  sum_after_product: bool = False
   one_pass: bool = True
   gram_on_short_side: bool = True
   join_projections: bool = False
   join_power_iterations: bool = False
   float32_products: bool = False
-  multiple: int = 1
+  pad_channels: Union[int, str] = 1
   precision: str = "float32"
+  lanes: int = 1
+
+  def padded_width(self, width: int) -> int:
+    """Returns the channels that are computed for `width` of them."""
+    if self.pad_channels == "auto":
+      # Between half a tile and a whole one; see `docs/layout.md`.
+      pays = self.lanes // 2 < width < self.lanes
+      return self.lanes if pays else width
+    return -(-width // int(self.pad_channels)) * int(self.pad_channels)
 
 
-# The fastest layout of each kind; a profile adds `multiple` and `precision`.
+# The fastest layout of each kind; a profile adds `precision` and `lanes`.
 _FASTEST = {
   "tpu": ResolvedLayout(
     resizes="strided",
     rgb_convs="blocks",
-    recompute_attention=True,
+    sum_after_product=True,
     join_projections=True,
     join_power_iterations=True,
   ),
@@ -161,6 +169,9 @@ class Layout:
       transposes only what a convolution asks for.
     recompute_attention: The backward pass computes the attention weights, the
       largest tensors of a net, again instead of keeping them.
+    sum_after_product: Attention divides by the sum of its exponentials after
+      the product with the values, and has a gradient of its own: fewer passes
+      over the attention weights.
     one_pass: D scores real and fake images in one pass. In two passes, the
       power iterations are updated in the first one, so fake images are scored
       with norms that are half an iteration further on. The results are equal
@@ -169,16 +180,16 @@ class Layout:
       on its shorter side, and needs one product less for the gradient.
     join_projections: Norms that depend on the same vector, or on vectors that
       have a part in common, compute their scales and shifts in one product.
+      So does attention its queries, keys and values.
     join_power_iterations: Power iterations of equal shapes are one batched
       product.
     float32_products: Linear layers and convolutions in bfloat16 multiply and
       add in float32, then round. A TPU does the same; hardware without
       bfloat16 units is many times as fast this way.
-    multiple: Linear layers, and convolutions of size 1 and 3, pad the rows of
-      the batch, their inputs and their outputs to multiples of this number.
-      Embeddings, joined projections, attention's products and DCGAN's kernels
-      are not padded. By default 1, no padding: compilers pad by themselves, and
-      8 on a GPU was not measured.
+    pad_channels: Every layer computes a multiple of this number of channels;
+      the last ones are zero, and stay so through the whole net. `auto` pads to
+      one tile what fills more than half of it, 1 pads nothing. Variables and
+      checkpoints have no padding.
   """
 
   hardware: str = "auto"
@@ -186,12 +197,13 @@ class Layout:
   rgb_convs: Optional[str] = None
   weights_as_matrices: Optional[bool] = None
   recompute_attention: Optional[bool] = None
+  sum_after_product: Optional[bool] = None
   one_pass: Optional[bool] = None
   gram_on_short_side: Optional[bool] = None
   join_projections: Optional[bool] = None
   join_power_iterations: Optional[bool] = None
   float32_products: Optional[bool] = None
-  multiple: Optional[int] = None
+  pad_channels: Union[int, str, None] = None
 
   def __post_init__(self):
     if self.hardware != "auto":
@@ -202,19 +214,27 @@ class Layout:
         raise ValueError(
           f"`{name}` must be one of {', '.join(allowed)}, got '{value}'."
         )
-    if self.multiple is not None and self.multiple < 1:
-      raise ValueError(f"`multiple` must be at least 1, got {self.multiple}.")
+    _check_pad_channels(self.pad_channels)
 
   def resolve(self) -> ResolvedLayout:
     """Fills in what is fastest on the hardware for what was not asked."""
     found = profile(self.hardware)
     fastest = _FASTEST[found.kind]._replace(
-      multiple=found.multiple, precision=found.precision
+      precision=found.precision, lanes=found.lanes
     )
     asked = dataclasses.asdict(self)
     del asked["hardware"]
     return fastest._replace(
       **{name: value for name, value in asked.items() if value is not None}
+    )
+
+
+def _check_pad_channels(asked: Union[int, str, None]) -> None:
+  if asked in (None, "auto"):
+    return
+  if isinstance(asked, str) or asked < 1:
+    raise ValueError(
+      f"`pad_channels` must be 'auto' or at least 1, got {asked!r}."
     )
 
 

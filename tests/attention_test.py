@@ -58,6 +58,54 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
       self.assertGreater(np.abs(other).max(), 1e-3)
 
+  @parameterized.named_parameters(
+    ("float32", tf.float32, 200.0, 1e-3), ("bfloat16", tf.bfloat16, 0.0, 0.03)
+  )
+  def test_the_sum_may_follow_the_product(self, dtype, shift, tolerance):
+    # Large logits, so that a softmax without its maximum would overflow.
+    shapes = ((2, 24, 3), (2, 6, 3), (2, 6, 5), (2, 24, 5))
+    draw = np.random.RandomState(0)
+    *inputs, dy = (tf.constant(draw.randn(*s), dtype) for s in shapes)
+    ones = tf.ones([2, 24, 1], dtype)
+    inputs[0] = tf.concat([inputs[0], shift * ones], -1)
+    inputs[1] = tf.concat([inputs[1], ones[:, :6]], -1)
+    exact = [tf.cast(x, tf.float32) for x in inputs]
+
+    def run(attend, inputs):
+      with tf.GradientTape() as outer:
+        outer.watch(inputs)
+        with tf.GradientTape() as tape:
+          tape.watch(inputs)
+          y = attend(*inputs)
+        grads = tape.gradient(y, inputs, tf.cast(dy, y.dtype))
+        slope = tf.add_n([tf.reduce_sum(g**2) for g in grads])
+      return [y, *grads], outer.gradient(slope, inputs)
+
+    found, found_seconds = run(attention._attend_once, inputs)
+    expected, seconds = run(attention._attend, exact)
+    pairs = list(zip(found, expected))
+    if dtype is not tf.bfloat16:  # Squares of rounded gradients say little.
+      pairs += zip(found_seconds, seconds)
+    for one, other in pairs:
+      self.assertEqual(one.dtype, dtype)
+      size = np.abs(other).max()
+      self.assertGreater(size, 1e-2)
+      self.assertAllClose(one, other, rtol=0, atol=tolerance * size)
+
+  def test_queries_keys_and_values_may_be_one_product(self):
+    x, found = tf.constant(random(2, 4, 4, 16), tf.float32), []
+    for joins in (False, True):
+      layer = attention.SelfAttention(16, INIT, True)
+      layer.gamma.assign(0.7)
+      layer.joins = joins
+      with tf.GradientTape() as tape:
+        y = layer(x, None, Mode.TRAIN)
+        loss = tf.reduce_sum(y**3)
+      weights = layer.trainable_variables
+      found.append([y, layer.key.weight.u, *tape.gradient(loss, weights)])
+    for one, other in zip(*found):
+      self.assertAllClose(one, other, rtol=1e-4, atol=1e-4)
+
   def test_starts_as_the_identity_and_learns_to_look(self):
     layer = attention.SelfAttention(8, INIT, False)
     x = tf.constant(random(2, 4, 4, 8), tf.float32)

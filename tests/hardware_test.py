@@ -136,10 +136,8 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
     layout = Layout(hardware=name).resolve()
     self.assertIn(layout.resizes, hardware.RESIZES)
     self.assertIn(layout.rgb_convs, hardware.RGB_CONVS)
-    # Compilers fill up by themselves.
-    self.assertEqual(layout.multiple, 1)
-    asked = Layout(hardware=name, multiple=4).resolve()
-    self.assertEqual(asked, layout._replace(multiple=4))
+    asked = Layout(hardware=name, pad_channels=4).resolve()
+    self.assertEqual(asked, layout._replace(pad_channels=4))
     self.assertNotIn(None, layout)
     self.assertEqual(layout.precision, hardware.PROFILES[name].precision)
 
@@ -162,7 +160,8 @@ class LayoutTest(tf.test.TestCase, parameterized.TestCase):
     ({"hardware": "abacus"}, "`hardware` .* 'abacus'"),
     ({"resizes": "never"}, "`resizes` .* 'never'"),
     ({"rgb_convs": "round"}, "`rgb_convs` .* 'round'"),
-    ({"multiple": 0}, "`multiple` .* 0"),
+    ({"pad_channels": 0}, "`pad_channels` .* 0"),
+    ({"pad_channels": "all"}, "`pad_channels` .* 'all'"),
   )
   def test_bad_values_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tools.suites.layout import bfloat16_quality, suite
+from tools.suites.layout import bfloat16_quality, padding_gap, suite
 from tools.suites.layout.bfloat16_quality import Outcome
 
 
@@ -24,12 +24,17 @@ class LayoutTest(tf.test.TestCase):
   def test_the_table_has_a_line_for_each_side(self):
     results = {name: np.array([1.0, 2.0]) for name in ("plain", *suite.SIDES)}
     figures = suite.gather(results)
-    figures.update(load_figures())
+    figures.update(load_figures(), padded128_gap=2e-6)
     lines = suite.format_table(figures).splitlines()
-    self.assertLen(lines, len(suite.SIDES) + 2)
+    self.assertLen(lines, len(suite.SIDES) + 3)
+    self.assertIn("2.0e-06", lines[-2])
     self.assertStartsWith(lines[1], "cpu_vs_plain")
     self.assertIn("1.00", lines[1])
     self.assertStartsWith(lines[-1], "2 repetitions")
+
+  def test_padding_changes_nothing_but_rounding(self):
+    gap = padding_gap.PaddingGap().measure()
+    self.assertBetween(gap, 1e-9, 1e-4)
 
 
 def load_figures():

@@ -17,15 +17,14 @@ from tensorflow.python.framework import op_callbacks
 from paragan_tf import config, experiment
 from paragan_tf.game import losses, turns
 from paragan_tf.hardware import RESIZES, RGB_CONVS, Layout
-from paragan_tf.nets import biggan, layers, layout
+from paragan_tf.nets import biggan, layout
 from paragan_tf.types import Batch, ImageSpec, Mode
 
-PLAIN = Layout("cpu", "apart", "plain", multiple=1).resolve()
+PLAIN = Layout("cpu", "apart", "plain").resolve()
 ASKED = [
-  *(Layout("cpu", resizes, "plain", multiple=1) for resizes in RESIZES),
-  *(Layout("cpu", "apart", ends, multiple=1) for ends in RGB_CONVS),
-  Layout("tpu_v3", multiple=8),
-  Layout("cpu", "strided", "blocks", multiple=3),
+  *(Layout("cpu", resizes, "plain") for resizes in RESIZES),
+  *(Layout("cpu", "apart", ends) for ends in RGB_CONVS),
+  Layout("tpu_v3"),
 ]
 LAYOUTS = [asked.resolve() for asked in ASKED]
 # Batch, height, width, inputs, outputs, size, resize.
@@ -39,6 +38,8 @@ SHAPES = (
   (2, 8, 4, 3, 9, 3, None),
   (3, 5, 4, 3, 9, 3, None),
   (3, 5, 7, 6, 11, 3, None),
+  (8, 12, 12, 2, 2, 3, "up"),
+  (8, 24, 24, 2, 2, 3, "down"),
   (2, 4, 6, 5, 7, 1, "up"),
   (2, 4, 6, 5, 7, 1, "down"),
 )
@@ -53,7 +54,6 @@ def random(*shape):
 def run(chosen, x, w, dy, dx2):
   """Returns the result, its gradients, and the gradients of those."""
   before, after, conv = layout.plan_conv(chosen, w.shape, run.resize)
-  conv = layout.pad_to_multiple(conv, chosen.multiple)
   with tf.GradientTape() as outer:
     outer.watch([x, w, dy])
     with tf.GradientTape() as tape:
@@ -87,39 +87,24 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     to_few = {layout.plan_conv(x, [3, 3, 9, 3], None)[2] for x in LAYOUTS[3:6]}
     self.assertLen(to_few, 3)
 
-  def test_a_product_is_computed_on_whole_multiples(self):
-    seen = []
+  @parameterized.parameters(("up", 16, 4), ("up", 16, 8), ("down", 8, 16))
+  def test_few_pixels_are_not_worth_folding(self, resize, batch, side):
+    chosen = Layout("tpu_v3").resolve()
+    w = random(3, 3, 2, 2)
 
-    def product(x, w):
-      seen.append((x.shape, w.shape))
-      return tf.matmul(x, w)
+    @tf.function(autograph=False)
+    def back(x):
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layout.plan_conv(chosen, w.shape, resize)[2](x, w)
+      return y, tape.gradient(y, x)
 
-    x, w = random(3, 20), random(20, 13)
-    y = layout.pad_to_multiple(product, 8)(x, w)
-    self.assertEqual(seen, [((8, 24), (24, 16))])
-    self.assertAllClose(y, tf.matmul(x, w))
-
-  @parameterized.parameters((3, 20, 13), (5, 7, 8), (8, 9, 1), (1, 1, 3))
-  def test_a_filled_product_has_the_same_gradients(self, rows, z_dim, outputs):
-    z, w, dy = (
-      random(rows, z_dim),
-      random(z_dim, outputs),
-      random(rows, outputs),
-    )
-    found = []
-    for product in (tf.matmul, layout.pad_to_multiple(tf.matmul, 8)):
-      with tf.GradientTape() as outer:
-        outer.watch([z, w])
-        with tf.GradientTape() as tape:
-          tape.watch([z, w])
-          y = product(z, w)
-        grads = tape.gradient(y, [z, w], dy)
-        penalty = tf.reduce_sum(tf.square(grads[0]))
-      seconds = outer.gradient(penalty, w)
-      found.append([y, *grads, seconds])
-    for one, other in zip(*found):
-      self.assertEqual(one.shape, other.shape)
-      self.assertAllClose(one, other, rtol=1e-12, atol=1e-12)
+    x = random(batch, side, side, 2)
+    graph = back.get_concrete_function(x).graph
+    convs = [op for op in list_needed_ops(graph) if "Conv2D" in op.type]
+    folded = any(max(op.get_attr("strides")) == 2 for op in convs)
+    low = side if resize == "up" else side // 2
+    self.assertEqual(folded, batch * low * low >= 1024)
 
   @parameterized.parameters(
     (tf.matmul, (6, 40), (40, 5)),
@@ -151,10 +136,9 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_product_stays_itself_where_the_layout_asks_for_nothing(self):
     plain = PLAIN._replace(float32_products=False)
-    self.assertIs(layout.apply_layout(tf.matmul, plain), tf.matmul)
-    for part in ({"float32_products": True}, {"multiple": 8}):
-      changed = layout.apply_layout(tf.matmul, plain._replace(**part))
-      self.assertIsNot(changed, tf.matmul)
+    self.assertIs(layout.apply_precision(tf.matmul, plain), tf.matmul)
+    changed = plain._replace(float32_products=True)
+    self.assertIsNot(layout.apply_precision(tf.matmul, changed), tf.matmul)
 
   def test_float32_products_leave_other_precisions_alone(self):
     for dtype in (tf.float32, tf.float64):
@@ -162,28 +146,10 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
       got = layout.in_float32(tf.matmul)(x, w)
       self.assertAllEqual(got, tf.matmul(x, w))
 
-  def test_a_layer_fills_latent_and_batch(self):
-    init = layers.normal_init(1.0, 0)
-    z, found = tf.cast(random(3, 5), tf.float32), []
-    for multiple in (1, 8):
-      with gin.unlock_config():
-        gin.bind_parameter("hardware.Layout.multiple", multiple)
-      self.addCleanup(gin.clear_config)
-      linear = layers.Linear(5, 7, init)
-      with tf.GradientTape() as tape:
-        tape.watch(z)
-        y = linear(z, Mode.EVAL)
-        loss = tf.reduce_sum(y**3)
-      grads = tape.gradient(loss, [z, *linear.trainable_variables])
-      found.append([y, *grads])
-    for one, other in zip(*found):
-      self.assertAllClose(one, other, rtol=1e-5, atol=1e-5)
-
   def test_the_batch_may_be_unknown(self):
     w = random(3, 3, 4, 3)
     for chosen in LAYOUTS:
       _, _, conv = layout.plan_conv(chosen, w.shape, None)
-      conv = layout.pad_to_multiple(conv, chosen.multiple)
       spec = [
         tf.TensorSpec([None, 8, 8, 4], w.dtype),
         tf.TensorSpec(w.shape, w.dtype),
@@ -198,8 +164,8 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_tpu_sees_no_image_with_holes(self):
     # A transposed convolution with a stride would compute with its zeros.
-    x, w = random(2, 8, 8, 5), random(3, 3, 5, 5)
-    for resize, size in (("up", 16), ("down", 4)):
+    x, w = random(2, 64, 64, 5), random(3, 3, 5, 5)
+    for resize, size in (("up", 128), ("down", 32)):
       dy = random(2, size, size, 5)
 
       @tf.function(autograph=False)
@@ -222,6 +188,7 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
 SWITCHES = {
   "weights_as_matrices": {"weights_as_matrices": True},
   "recompute_attention": {"recompute_attention": True},
+  "sum_after_product": {"sum_after_product": True},
   "one_pass": {"one_pass": True},
   "join_projections": {"join_projections": True},
   "join_power_iterations": {"join_power_iterations": True},
@@ -229,7 +196,7 @@ SWITCHES = {
 PROFILES = {
   "cpu": {"hardware": "cpu"},
   "tpu_v3": {"hardware": "tpu_v3"},
-  "tpu_v3_filled": {"hardware": "tpu_v3", "multiple": 8},
+  "tpu_v3_filled": {"hardware": "tpu_v3", "pad_channels": 8},
 }
 SPEC = ImageSpec(32, 3, 4)
 SMALLEST = 5e-3  # Values below are rounding.

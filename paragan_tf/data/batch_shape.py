@@ -52,5 +52,5 @@ def batch_per_core(
       "nets, `remat = True`, or bfloat16."
     )
   size = min(wanted, fitting)
-  unit = max(profile.sublanes, profile.multiple)
+  unit = profile.sublanes
   return size - size % unit if size > unit else size

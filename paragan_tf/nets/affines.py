@@ -42,7 +42,8 @@ class ByClass(tf.Module):
 
   def __init__(self, channels: int, num_classes: int):
     super().__init__()
-    self.join_projections = resolve_layout().join_projections
+    self.layout = resolve_layout()
+    self.join_projections = self.layout.join_projections
     self.num_classes = num_classes
     shape = [num_classes, channels]
     self.gamma = tf.Variable(tf.zeros(shape), name="gamma")
@@ -71,7 +72,8 @@ class ByVector(tf.Module):
     self, channels: int, inputs: int, init: layers.Init, spectral: bool
   ):
     super().__init__()
-    self.join_projections = resolve_layout().join_projections
+    self.layout = resolve_layout()
+    self.join_projections = self.layout.join_projections
     self.gamma, self.beta = (
       layers.Linear(inputs, channels, init, spectral, bias=False, name=name)
       for name in ("gamma", "beta")

@@ -16,6 +16,7 @@ from paragan_tf.nets import (
   blocks,
   fused,
   layers,
+  layout,
   norms,
   plans,
   residual,
@@ -75,9 +76,7 @@ class Generator(tf.Module):
       self.shared = layers.make_shared_embedding(
         spec.num_classes, shared_dim, init
       )
-      self.linear = layers.Linear(
-        z_chunk, 16 * channels[0], init, spectral=True
-      )
+      self.linear = layers.ToPixels(z_chunk, channels[0], init, spectral=True)
       for i, (inputs, outputs) in enumerate(zip(channels, channels[1:])):
         self.blocks.append(
           blocks.GeneratorBlock(
@@ -92,7 +91,9 @@ class Generator(tf.Module):
           blocks.num_chunks(remat),
         )
       self.norm = norm(channels[-1])
-      self.conv = layers.Conv(channels[-1], spec.channels, init, spectral=True)
+      self.conv = layers.ToImage(
+        channels[-1], spec.channels, init, spectral=True
+      )
 
   def __call__(
     self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
@@ -102,11 +103,10 @@ class Generator(tf.Module):
     first, *conds = tf.split(z, len(self.blocks) + 1, 1)
     common = 0
     if self.shared is not None:
-      shared = self.shared(labels, forward)
-      common = shared.shape[1]
+      common = self.shared.outputs
+      shared = layout.cut_channels(self.shared(labels, forward), common)
       conds = [layers.concat(chunk, shared) for chunk in conds]
     x = self.linear(first, forward)
-    x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     x = blocks.run(
       self.blocks,
       self.attention,
@@ -117,7 +117,7 @@ class Generator(tf.Module):
       self.remat,
       common,
     )
-    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
+    return self.conv(tf.nn.relu(self.norm(x, None, forward)), forward)
 
 
 @gin.register

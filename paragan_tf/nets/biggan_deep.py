@@ -10,7 +10,16 @@ from typing import List, Optional
 import gin
 import tensorflow as tf
 
-from paragan_tf.nets import affines, blocks, fused, heads, layers, norms, plans
+from paragan_tf.nets import (
+  affines,
+  blocks,
+  fused,
+  heads,
+  layers,
+  layout,
+  norms,
+  plans,
+)
 from paragan_tf.nets.attention import SelfAttention
 from paragan_tf.nets.residual import pool_pixels
 from paragan_tf.types import ImageSpec, Mode, Verdict
@@ -56,7 +65,7 @@ class Generator(tf.Module):
       self.shared = layers.make_shared_embedding(
         spec.num_classes, shared_dim, init
       )
-      self.linear = layers.Linear(size, 16 * channels[0], init, spectral=True)
+      self.linear = layers.ToPixels(size, channels[0], init, spectral=True)
       for inputs, outputs in zip(channels, channels[1:]):
         for i in range(depth):
           up = i == depth - 1
@@ -76,7 +85,9 @@ class Generator(tf.Module):
           channels[stage + 1], init, True, blocks.num_chunks(remat)
         )
       self.norm = norm(channels[-1])
-      self.conv = layers.Conv(channels[-1], spec.channels, init, spectral=True)
+      self.conv = layers.ToImage(
+        channels[-1], spec.channels, init, spectral=True
+      )
 
   def __call__(
     self, z: tf.Tensor, labels: Optional[tf.Tensor], mode: Mode
@@ -84,9 +95,9 @@ class Generator(tf.Module):
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     forward = fused.begin(self, mode)
     if self.shared is not None:
-      z = layers.concat(z, self.shared(labels, forward))
+      shared = self.shared(labels, forward)
+      z = layers.concat(z, layout.cut_channels(shared, self.shared.outputs))
     x = self.linear(z, forward)
-    x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     conds = [z] * len(self.blocks)
     x = blocks.run(
       self.blocks,
@@ -97,7 +108,7 @@ class Generator(tf.Module):
       forward,
       self.remat,
     )
-    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
+    return self.conv(tf.nn.relu(self.norm(x, None, forward)), forward)
 
 
 @gin.register

@@ -159,7 +159,8 @@ class DeepGeneratorBlock(tf.Module):
     h = x
     for norm, conv in zip(self.norms, self.convs):
       h = conv(tf.nn.relu(norm(h, cond, mode)), mode)
-    x = x[..., : self.outputs]
+    x = layout.cut_channels(x, self.outputs)
+    x = layout.pad_channels(x, h.shape[-1])
     return h + (layout.upsample(x) if self.up else x)
 
 
@@ -180,7 +181,7 @@ class DeepDiscriminatorBlock(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    self.down = down
+    self.down, self.inputs = down, inputs
     inner = _quarter(outputs)
     conv = functools.partial(layers.Conv, init=init, spectral=spectral)
     resize = "down" if down else None
@@ -202,8 +203,9 @@ class DeepDiscriminatorBlock(tf.Module):
       h = conv(tf.nn.relu(h), mode)
     x = layout.pool(x) if self.down else x
     if self.more is not None:
-      x = tf.concat([x, self.more(x, mode)], -1)
-    return h + x
+      more = layout.cut_channels(self.more(x, mode), self.more.outputs)
+      x = tf.concat([layout.cut_channels(x, self.inputs), more], -1)
+    return h + layout.pad_channels(x, h.shape[-1])
 
 
 def _norm_relu(

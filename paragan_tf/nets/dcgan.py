@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from paragan_tf.hardware import resolve_layout
 from paragan_tf.nets import fused, heads, layers, layout, norms, plans
-from paragan_tf.nets.forward import AnyMode
+from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
 
@@ -26,15 +26,21 @@ class Deconv(tf.Module):
 
   def __init__(self, inputs: int, outputs: int, init: layers.Init, name: str):
     super().__init__(name=name)
-    self.product = layout.apply_precision(_deconv, resolve_layout())
+    chosen = resolve_layout()
+    self.outputs = outputs
+    self.widths = layers.Widths(outputs, inputs, chosen)  # As in its kernel.
+    self.product = layout.apply_precision(_deconv, chosen)
     with self.name_scope:
       self.weight = layers.Weight([4, 4, outputs, inputs], init, False)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
 
   def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Doubles the resolution."""
-    y = self.product(x, tf.cast(self.weight(mode), x.dtype))
-    return layers.add_bias(y, self.bias, mode)
+    x = layout.pad_channels(x, self.widths.outputs)
+    kernel = self.widths.pad_kernel(self.weight(mode))
+    y = self.product(x, tf.cast(kernel, x.dtype))
+    y = layers.add_bias(y, self.bias, mode)
+    return Forward.of(mode).note(self, x, y)
 
 
 class StridedConv(tf.Module):
@@ -49,15 +55,21 @@ class StridedConv(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    self.product = layout.apply_precision(_strided_conv, resolve_layout())
+    chosen = resolve_layout()
+    self.outputs = outputs
+    self.widths = layers.Widths(inputs, outputs, chosen)
+    self.product = layout.apply_precision(_strided_conv, chosen)
     with self.name_scope:
       self.weight = layers.Weight([4, 4, inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b")
 
   def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Halves the resolution."""
-    y = self.product(x, tf.cast(self.weight(mode), x.dtype))
-    return layers.add_bias(y, self.bias, mode)
+    x = self.widths.pad_input(x)
+    kernel = self.widths.pad_kernel(self.weight(mode))
+    y = self.product(x, tf.cast(kernel, x.dtype))
+    y = layers.add_bias(y, self.bias, mode)
+    return Forward.of(mode).note(self, x, y)
 
 
 def _deconv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -88,13 +100,13 @@ class Generator(tf.Module):
   ):
     super().__init__(name=name)
     layers.check_dims(z_dim=z_dim)
-    self.z_dim = z_dim
+    self.spec, self.z_dim = spec, z_dim
     channels = widths(spec.resolution, width)[::-1]
     init = layers.normal_init(0.02, seed)
     self.norms: List[norms.Norm] = []
     self.deconvs: List[Deconv] = []
     with self.name_scope:
-      self.linear = layers.Linear(z_dim, 16 * channels[0], init)
+      self.linear = layers.ToPixels(z_dim, channels[0], init)
       for i, outputs in enumerate([*channels[1:], spec.channels]):
         inputs = channels[i]
         self.norms.append(norm(inputs, spec.num_classes, name=f"norm{i}"))
@@ -106,10 +118,9 @@ class Generator(tf.Module):
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     forward = fused.begin(self, mode)
     x = self.linear(z, forward)
-    x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     for norm, deconv in zip(self.norms, self.deconvs):
       x = deconv(tf.nn.relu(norm(x, labels, forward)), forward)
-    return tf.tanh(x)
+    return tf.tanh(layout.cut_channels(x, self.spec.channels))
 
 
 @gin.register
@@ -156,5 +167,6 @@ class Discriminator(heads.Judge, tf.Module):
     for conv, norm in zip(self.convs, self.norms):
       x = conv(x, forward)
       x = tf.nn.leaky_relu(x if norm is None else norm(x, None, forward))
+    x = layout.cut_channels(x, self.convs[-1].outputs)
     features = tf.reshape(x, [-1, x.shape[1:].num_elements()])
     return self.head(features, labels, forward)

@@ -8,7 +8,7 @@ A layer takes a plain `Mode` as well: a pass in which nothing is precomputed.
 """
 
 import dataclasses
-from typing import Any, Mapping, Union
+from typing import Any, Callable, Mapping, Optional, Union
 
 import tensorflow as tf
 
@@ -29,12 +29,14 @@ class Forward:
       that are not in it hold what they hold now.
     assigns_state: Whether state is updated; not so when a pass is repeated for
       its gradient.
+    observer: Called with each layer, its input and its result.
   """
 
   mode: Mode
   precomputed: Mapping[int, Any] = dataclasses.field(default_factory=dict)
   values: Mapping[int, tf.Tensor] = dataclasses.field(default_factory=dict)
   assigns_state: bool = True
+  observer: Optional[Callable[[tf.Module, tf.Tensor, tf.Tensor], None]] = None
 
   @classmethod
   def of(cls, mode: AnyMode) -> "Forward":
@@ -50,6 +52,12 @@ class Forward:
     """Gives a layer's state its next value."""
     if self.assigns_state:
       variable.assign(value)
+
+  def note(self, layer: tf.Module, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns what a layer has made of x, after telling the observer."""
+    if self.observer is not None:
+      self.observer(layer, x, y)
+    return y
 
   def result_for(self, layer: tf.Module) -> Any:
     """Returns what was precomputed for a layer, or `None`."""

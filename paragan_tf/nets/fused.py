@@ -11,7 +11,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import tensorflow as tf
 
+from paragan_tf.hardware import ResolvedLayout
 from paragan_tf.nets.forward import Forward
+from paragan_tf.nets.layout import pad_channels
 from paragan_tf.nets.spectral import norm
 from paragan_tf.types import Mode
 
@@ -55,9 +57,10 @@ def projections(
     (affines[0].rows(by_id[key]), _tables(affines, forward))
     for key, affines in groups.items()
   ]
+  layout: Any = next((a[0].layout for a in groups.values()), None)
   if common and joined:
     joined = [_join(joined, common)]
-  products = [_products(rows, tables) for rows, tables in joined]
+  products = [_products(rows, tables, layout) for rows, tables in joined]
   parts = [part for product in products for part in product]
   ordered = [affine for affines in groups.values() for affine in affines]
   return forward.with_precomputed(
@@ -69,10 +72,15 @@ def _tables(affines: Sequence[Any], forward: Forward) -> List[tf.Tensor]:
   return [table for affine in affines for table in affine.tables(forward)]
 
 
-def _products(rows: tf.Tensor, tables: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+def _products(
+  rows: tf.Tensor, tables: Sequence[tf.Tensor], layout: ResolvedLayout
+) -> List[tf.Tensor]:
   """Returns the rows times each of the tables, by one product."""
-  table = tf.cast(tf.concat(tables, 1), rows.dtype)
-  return tf.split(tf.matmul(rows, table), [t.shape[1] for t in tables], 1)
+  widths = [layout.padded_width(table.shape[1]) for table in tables]
+  rows = pad_channels(rows, layout.padded_width(rows.shape[1]))
+  table = tf.concat([pad_channels(t, w) for t, w in zip(tables, widths)], 1)
+  table = tf.cast(pad_channels(table, rows.shape[1], 0), rows.dtype)
+  return tf.split(tf.matmul(rows, table), widths, 1)
 
 
 def _join(joined: Sequence[_Product], common: int) -> _Product:

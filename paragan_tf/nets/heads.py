@@ -10,7 +10,7 @@ from typing import Callable, Optional
 
 import tensorflow as tf
 
-from paragan_tf.nets import layers
+from paragan_tf.nets import layers, layout
 from paragan_tf.nets.forward import AnyMode
 from paragan_tf.types import ImageSpec, Mode, Verdict
 
@@ -48,6 +48,7 @@ class Head(tf.Module):
   ):
     super().__init__()
     self.conditioning = _choose(conditioning, spec.num_classes)
+    self.features, self.num_classes = features, spec.num_classes
     self.linear = layers.Linear(features, 1, init, spectral)
     self.embedding: Optional[layers.Embedding] = None
     self.classes: Optional[layers.Linear] = None
@@ -74,18 +75,23 @@ class Head(tf.Module):
     """Maps `[b, features]` to all that D predicts."""
     features = tf.cast(features, tf.float32)
     logits = self.linear(features, mode)[:, 0]
-    verdict = Verdict(logits, features)
+    verdict = Verdict(logits, layout.cut_channels(features, self.features))
     if self.classes is not None:
-      return verdict._replace(classes=self.classes(features, mode))
+      classes = self.classes(features, mode)
+      classes = layout.cut_channels(classes, self.num_classes)
+      return verdict._replace(classes=classes)
     if self.embedding is None:
       return verdict
     vectors = self.embedding(labels, mode)
     if self.to_embedding is None:
+      features = layout.pad_channels(features, vectors.shape[1])
       closeness = tf.reduce_sum(features * vectors, 1)
       return verdict._replace(logits=logits + closeness)
-    return verdict._replace(
-      embedding=_unit(self.to_embedding(features, mode)), proxy=_unit(vectors)
+    pair = (self.to_embedding(features, mode), vectors)
+    embedding, proxy = (
+      _unit(layout.cut_channels(x, self.embedding.outputs)) for x in pair
     )
+    return verdict._replace(embedding=embedding, proxy=proxy)
 
 
 def _unit(x: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,10 @@
 `hardware.Layout` chooses how a product is computed, see `layout.py`. A layer
 computes in the precision of its input. Its weights, and what is computed from
 them alone, are float32.
+
+Where the layout pads channels, a layer pads its kernel and its bias by zeros,
+and returns channels that are zero at the end; the next layer takes them as they
+are. So a net pads at its entry and cuts at its exit. Variables have no padding.
 """
 
 import math
@@ -11,7 +15,7 @@ from typing import Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from paragan_tf.hardware import resolve_layout
+from paragan_tf.hardware import ResolvedLayout, resolve_layout
 from paragan_tf.nets import layout
 from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.nets.spectral import norm, unit
@@ -128,6 +132,23 @@ class Weight(tf.Module):
     return w / sigma
 
 
+class Widths:
+  """How many channels a layer takes and returns, padding included."""
+
+  def __init__(self, inputs: int, outputs: int, chosen: ResolvedLayout):
+    self.inputs = chosen.padded_width(inputs)
+    self.outputs = chosen.padded_width(outputs)
+
+  def pad_input(self, x: tf.Tensor) -> tf.Tensor:
+    """Pads what comes from outside of the net."""
+    return layout.pad_channels(x, self.inputs)
+
+  def pad_kernel(self, w: tf.Tensor) -> tf.Tensor:
+    """Adds zero rows and columns."""
+    w = layout.pad_channels(w, self.inputs, -2)
+    return layout.pad_channels(w, self.outputs)
+
+
 class Linear(tf.Module):
   """A matrix product and a bias."""
 
@@ -141,15 +162,43 @@ class Linear(tf.Module):
     name: str = "linear",
   ):
     super().__init__(name=name)
-    self.product = layout.apply_layout(tf.matmul, resolve_layout())
+    chosen = resolve_layout()
+    self.outputs = outputs
+    self.widths = Widths(inputs, outputs, chosen)
+    self.product = layout.apply_precision(tf.matmul, chosen)
     with self.name_scope:
       self.weight = Weight([inputs, outputs], init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
 
   def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, inputs]` to `[b, outputs]`."""
-    y = self.product(x, tf.cast(self.weight(mode), x.dtype))
-    return y if self.bias is None else add_bias(y, self.bias, mode)
+    x = self.widths.pad_input(x)
+    kernel = self.widths.pad_kernel(self.weight(mode))
+    y = self.product(x, tf.cast(kernel, x.dtype))
+    y = y if self.bias is None else add_bias(y, self.bias, mode)
+    return Forward.of(mode).note(self, x, y)
+
+
+class ToPixels(Linear):
+  """The first layer of a G: a linear layer to 4x4 pixels."""
+
+  def __init__(
+    self,
+    inputs: int,
+    channels: int,
+    init: Init,
+    spectral: bool = False,
+    name: str = "linear",
+  ):
+    super().__init__(inputs, 16 * channels, init, spectral, name=name)
+    self.channels = channels
+    self.width = resolve_layout().padded_width(channels)
+
+  def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
+    """Maps `[b, inputs]` to `[b, 4, 4, channels]`."""
+    y = layout.cut_channels(super().__call__(x, mode), 16 * self.channels)
+    y = tf.reshape(y, [-1, 4, 4, self.channels])
+    return layout.pad_channels(y, self.width)
 
 
 class Embedding(tf.Module):
@@ -164,13 +213,15 @@ class Embedding(tf.Module):
     name: str = "embedding",
   ):
     super().__init__(name=name)
+    self.outputs, self.width = size, resolve_layout().padded_width(size)
     with self.name_scope:
       self.weight = Weight([classes, size], init, spectral)
 
   def __call__(self, labels: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Maps labels, as in `class_weights`, to `[b, size]`."""
-    table = self.weight(mode)
-    return tf.matmul(class_weights(labels, table.shape[0]), table)
+    table = layout.pad_channels(self.weight(mode), self.width)
+    rows = class_weights(labels, table.shape[0])
+    return Forward.of(mode).note(self, rows, tf.matmul(rows, table))
 
 
 def make_shared_embedding(
@@ -208,23 +259,42 @@ class Conv(tf.Module):
       raise ValueError(
         f"`resize` of a `Conv` must be None, 'up' or 'down', got {resize!r}."
       )
-    self.resize = resize
+    self.resize, self.outputs = resize, outputs
     chosen, shape = resolve_layout(), [size, size, inputs, outputs]
-    self.before, self.after, conv = layout.plan_conv(chosen, shape, resize)
-    self.conv = layout.apply_layout(conv, chosen)
+    self.widths = Widths(inputs, outputs, chosen)
+    padded = [size, size, self.widths.inputs, self.widths.outputs]
+    self.layout, self.shape = chosen, padded
+    self.before, self.after, conv = layout.plan_conv(chosen, padded, resize)
+    self.conv = layout.apply_precision(conv, chosen)
     with self.name_scope:
       self.weight = Weight(shape, init, spectral)
       self.bias = tf.Variable(tf.zeros([outputs]), name="b") if bias else None
 
   def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, h, w, inputs]` to `[b, h', w', outputs]`."""
-    y = self.conv(self.before(x), self.weight(mode))
-    return self.after(y if self.bias is None else add_bias(y, self.bias, mode))
+    x = self.widths.pad_input(x)
+    y = self.conv(self.before(x), self.kernel(mode))
+    y = self.after(y if self.bias is None else add_bias(y, self.bias, mode))
+    return Forward.of(mode).note(self, x, y)
+
+  def kernel(self, mode: AnyMode) -> tf.Tensor:
+    """Returns the kernel as it is computed with, padding included."""
+    return self.widths.pad_kernel(self.weight(mode))
+
+
+class ToImage(Conv):
+  """The last layer of a G: a convolution and tanh; it returns no padding."""
+
+  def __call__(self, x: tf.Tensor, mode: AnyMode) -> tf.Tensor:
+    """Maps `[b, h, w, inputs]` to images in [-1, 1]."""
+    y = super().__call__(x, mode)
+    return tf.tanh(layout.cut_channels(y, self.outputs))
 
 
 def add_bias(y: tf.Tensor, b: tf.Variable, mode: AnyMode) -> tf.Tensor:
   """Adds a bias to each channel, in the precision of `y`."""
-  return tf.nn.bias_add(y, tf.cast(Forward.of(mode).read(b), y.dtype))
+  bias = layout.pad_channels(Forward.of(mode).read(b), y.shape[-1])
+  return tf.nn.bias_add(y, tf.cast(bias, y.dtype))
 
 
 def check_dims(**dims: int) -> None:

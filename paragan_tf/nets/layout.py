@@ -11,7 +11,6 @@ are one strided 4x4 kernel, with 4/9 of the multiply-adds and no large
 temporary.
 """
 
-import functools
 from typing import Callable, Optional, Sequence, Tuple
 
 import tensorflow as tf
@@ -24,6 +23,7 @@ Resize = Callable[[tf.Tensor], tf.Tensor]
 
 _RGB = 4  # Up to so many channels, a tensor counts as an image.
 _BLOCK = 4  # Pixels of a block in each direction.
+_FEW_PIXELS = 1024  # Of a batch: folding costs more than it saves below them.
 
 
 def plan_conv(
@@ -39,6 +39,45 @@ def plan_conv(
   if resize == "down":
     return (pool, _keep, conv) if is_small else (_keep, pool, conv)
   return _keep, _keep, conv
+
+
+def explain_conv(
+  layout: ResolvedLayout,
+  shape: Sequence[int],
+  resize: Optional[str],
+  image: Sequence[Optional[int]],
+) -> Tuple[str, str]:
+  """Returns the form of a convolution in words, and why it is chosen.
+
+  Args:
+    layout: As for `plan_conv`.
+    shape: Of the kernel.
+    resize: Beside the convolution.
+    image: The shape of what is convolved.
+  """
+  if resize is None:
+    is_rgb = shape[3] <= _RGB or (
+      shape[2] <= _RGB and layout.rgb_convs == "blocks"
+    )
+    if shape[0] == 3 and is_rgb and layout.rgb_convs != "plain":
+      return layout.rgb_convs, "an image's few channels leave lanes empty"
+    return "plain", "the only form"
+  if layout.resizes == "apart":
+    return "apart", "`resizes` asks for it"
+  if shape[0] == 1:
+    return "on the small image", "1x1 kernels commute with a resize"
+  if layout.resizes == "folded":
+    return "folded", "4/9 of the multiply-adds"
+  if _is_few(image, resize):
+    return "apart", "few pixels: folding costs more than it saves"
+  return "strided", "4/9 of the multiply-adds, where no image has holes"
+
+
+def _is_few(image: Sequence[Optional[int]], resize: str) -> bool:
+  batch, height, width = image[:3]
+  if batch is None or height is None or width is None:
+    return False
+  return batch * height * width // (4 if resize == "down" else 1) < _FEW_PIXELS
 
 
 def _choose_conv(
@@ -90,9 +129,17 @@ def with_gradients_of(forward: Conv, for_x: Conv, for_w: Conv) -> Conv:
   return call
 
 
-def apply_layout(product: Conv, layout: ResolvedLayout) -> Conv:
-  """Returns a product with the padding and the precision of a layout."""
-  return apply_precision(pad_to_multiple(product, layout.multiple), layout)
+def by_pixels(resize: str, few: Conv, many: Conv) -> Conv:
+  """Returns one of two forms, by the pixels of a batch at the lower resolution.
+
+  Folding saves multiply-adds for each pixel, and costs a pass over the kernel:
+  with few pixels and many channels, more than it saves.
+  """
+
+  def call(x, w):
+    return (few if _is_few(x.shape, resize) else many)(x, w)
+
+  return call
 
 
 def apply_precision(product: Conv, layout: ResolvedLayout) -> Conv:
@@ -115,20 +162,19 @@ def in_float32(product: Conv) -> Conv:
   return call
 
 
-def pad_to_multiple(product: Conv, multiple: int) -> Conv:
-  """Returns a product with batch, inputs and outputs padded to a multiple.
+def pad_channels(x: tf.Tensor, width: int, axis: int = -1) -> tf.Tensor:
+  """Adds zeros at the end of an axis, unless it is that wide already."""
+  missing = width - x.shape[axis]
+  if missing <= 0:
+    return x
+  paddings = [[0, 0] for _ in x.shape]
+  paddings[axis][1] = missing
+  return tf.pad(x, paddings)
 
-  The padding is zero, and is cut off the result.
-  """
-  if multiple == 1:
-    return product
 
-  def call(x, w):
-    pad = functools.partial(_pad_axis, multiple=multiple)
-    y = product(pad(pad(x, 0), -1), pad(pad(w, -2), -1))
-    return y[: tf.shape(x)[0], ..., : w.shape[-1]]
-
-  return call
+def cut_channels(x: tf.Tensor, width: int) -> tf.Tensor:
+  """Returns the first channels of a tensor, without its padding."""
+  return x if x.shape[-1] == width else x[..., :width]
 
 
 def _gradients(fn: Conv, x: tf.Tensor, w: tf.Tensor, dy: tf.Tensor):
@@ -136,14 +182,6 @@ def _gradients(fn: Conv, x: tf.Tensor, w: tf.Tensor, dy: tf.Tensor):
     tape.watch([x, w])
     y = fn(x, w)
   return tape.gradient(y, [x, w], dy)
-
-
-def _pad_axis(x: tf.Tensor, axis: int, multiple: int) -> tf.Tensor:
-  """Adds zeros at the end of an axis, up to a multiple."""
-  size = x.shape[axis] if x.shape[axis] is not None else tf.shape(x)[axis]
-  paddings = [[0, 0] for _ in x.shape]
-  paddings[axis][1] = -size % multiple
-  return tf.pad(x, paddings)
 
 
 def _up_apart(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -250,13 +288,19 @@ _WITH_RESIZE = {
   "up": {
     "apart": _up_apart,
     "folded": _up_folded,
-    "strided": with_gradients_of(_up_apart, for_x=_up_folded, for_w=_up_folded),
+    "strided": by_pixels(
+      "up",
+      _up_apart,
+      with_gradients_of(_up_apart, for_x=_up_folded, for_w=_up_folded),
+    ),
   },
   "down": {
     "apart": _down_apart,
     "folded": _down_folded,
-    "strided": with_gradients_of(
-      _down_folded, for_x=_down_apart, for_w=_down_folded
+    "strided": by_pixels(
+      "down",
+      _down_apart,
+      with_gradients_of(_down_folded, for_x=_down_apart, for_w=_down_folded),
     ),
   },
 }

@@ -10,7 +10,7 @@ import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.nets import affines
+from paragan_tf.nets import affines, layout
 from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.types import Mode, Net
 
@@ -34,7 +34,7 @@ class Norm(tf.Module):
     name: str,
   ):
     super().__init__(name=name)
-    self.epsilon = epsilon
+    self.channels, self.epsilon = channels, epsilon
     self.affine: Any
     with self.name_scope:
       if affine is not None:
@@ -57,9 +57,16 @@ class Norm(tf.Module):
   def __call__(self, x: tf.Tensor, cond: Any, mode: AnyMode) -> tf.Tensor:
     """Maps `[b, h, w, c]` to the same shape; `cond` is for the affine."""
     forward = Forward.of(mode)
-    mean, variance = self._statistics(tf.cast(x, tf.float32), forward)
+    width = x.shape[-1]
+    # Padding is zero, and so it stays: its shift is zero.
+    mean, variance = (
+      layout.pad_channels(part, width)
+      for part in self._statistics(tf.cast(x, tf.float32), forward)
+    )
     pair = forward.result_for(self.affine) or self.affine(cond, forward)
-    gamma, beta = (tf.cast(part, tf.float32) for part in pair)
+    gamma, beta = (
+      layout.pad_channels(tf.cast(part, tf.float32), width) for part in pair
+    )
     if gamma.shape.rank == 2 and mean.shape.rank == 4:
       gamma, beta = gamma[:, None, None], beta[:, None, None]
     # One multiply and one add per element: the rest is per channel.
@@ -67,12 +74,16 @@ class Norm(tf.Module):
     shift = beta - mean * scale
     if scale.shape.rank == 2:
       scale, shift = scale[:, None, None], shift[:, None, None]
-    return x * tf.cast(scale, x.dtype) + tf.cast(shift, x.dtype)
+    y = x * tf.cast(scale, x.dtype) + tf.cast(shift, x.dtype)
+    return forward.note(self, x, y)
 
   def _statistics(
     self, x: tf.Tensor, forward: Forward
   ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Returns mean and variance, `[c]` each, or `[b, 1, 1, c]`."""
+    """Returns mean and variance, `[c]` each, or `[b, 1, 1, c]`.
+
+    They need not be padded.
+    """
     raise NotImplementedError
 
 
@@ -159,7 +170,8 @@ class GroupNorm(Norm):
     self.groups = groups
 
   def _statistics(self, x, forward):
-    size = x.shape[3] // self.groups
+    x = layout.cut_channels(x, self.channels)
+    size = self.channels // self.groups
     groups = tf.reshape(x, [-1, *x.shape[1:3], self.groups, size])
     moments = tf.nn.moments(groups, [1, 2, 4])
     mean, variance = (tf.repeat(m, size, 1)[:, None, None] for m in moments)
@@ -206,6 +218,7 @@ def _update_average(
   variable: tf.Variable, value: tf.Tensor, weight: float, forward: Forward
 ) -> None:
   old = forward.read(variable)
+  value = layout.cut_channels(value, old.shape[-1])
   forward.assign_state(variable, old - weight * (old - value))
 
 

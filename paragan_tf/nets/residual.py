@@ -68,7 +68,7 @@ class Generator(tf.Module):
     self.blocks: List[blocks.GeneratorBlock] = []
     self.attention: Optional[attention.SelfAttention] = None
     with self.name_scope:
-      self.linear = layers.Linear(z_dim, 16 * channels[0], init, spectral)
+      self.linear = layers.ToPixels(z_dim, channels[0], init, spectral)
       for i, (inputs, outputs) in enumerate(zip(channels, channels[1:])):
         self.blocks.append(
           blocks.GeneratorBlock(
@@ -83,7 +83,7 @@ class Generator(tf.Module):
           blocks.num_chunks(self.remat),
         )
       self.norm = norm(channels[-1])
-      self.conv = layers.Conv(
+      self.conv = layers.ToImage(
         channels[-1], spec.channels, init, spectral=spectral
       )
 
@@ -93,7 +93,6 @@ class Generator(tf.Module):
     """Maps `[b, z_dim]` to images in [-1, 1]."""
     forward = fused.begin(self, mode)
     x = self.linear(z, forward)
-    x = tf.reshape(x, [-1, 4, 4, x.shape[1] // 16])
     conds = [self._cond(z, labels)] * len(self.blocks)
     x = blocks.run(
       self.blocks,
@@ -104,7 +103,7 @@ class Generator(tf.Module):
       forward,
       self.remat,
     )
-    return tf.tanh(self.conv(tf.nn.relu(self.norm(x, None, forward)), forward))
+    return self.conv(tf.nn.relu(self.norm(x, None, forward)), forward)
 
   def _conditional(
     self, norm: norms.MakeNorm, init: layers.Init

@@ -15,11 +15,14 @@ def norm(
     u: The right singular vectors so far, `[..., 1, columns]`.
     update_u: Whether to make a power iteration.
   """
-  constant = tf.stop_gradient(w)
-  v = unit(tf.matmul(u, constant, transpose_b=True))
-  if update_u:
-    u = unit(tf.matmul(v, constant))
-  return tf.reduce_sum(tf.matmul(v, w) * u, [-2, -1], keepdims=True), u
+  v = unit(tf.matmul(u, tf.stop_gradient(w), transpose_b=True))
+  if not update_u:
+    # The product that gave `v` again, so that weights are read once.
+    along_v = tf.matmul(u, w, transpose_b=True) * v
+    return tf.reduce_sum(along_v, [-2, -1], keepdims=True), u
+  along_u = tf.matmul(v, w)
+  u = unit(tf.stop_gradient(along_u))
+  return tf.reduce_sum(along_u * u, [-2, -1], keepdims=True), u
 
 
 def unit(x: tf.Tensor) -> tf.Tensor:

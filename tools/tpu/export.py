@@ -60,7 +60,7 @@ def export(program: Program) -> Exported:
     program.gin_files, [*data_parallel, *program.bindings]
   )
   size = experiment.gin.query_parameter("Experiment.batch_size")
-  _check_cores(size, program.num_cores)
+  check_cores(size, program.num_cores)
   num = program.num_cores if program.role else 1
   spec = find_image_spec(experiment)
   with (
@@ -92,14 +92,16 @@ def _serialize(built, spec, num: int) -> Exported:
     inputs.append(tf.TensorSpec([size], tf.int32))
 
   def step(images, labels=None):
-    return built.step(images, labels, 0)
+    # Norms for the log are computed at the last step of a call only.
+    return built.step(images, labels, 0, is_logged=False)
 
   traced = tf.function(step, autograph=False, jit_compile=True)
   hlo = traced.experimental_get_compiler_ir(*inputs)(stage="hlo_serialized")
   return Exported(hlo, size)
 
 
-def _check_cores(size: int, num_cores: int) -> None:
+def check_cores(size: int, num_cores: int) -> None:
+  """Raises a `ValueError` unless cores have equal parts of a batch."""
   if num_cores < 1 or size % num_cores:
     raise ValueError(
       f"`--cores` must divide the run's batch of {size}, got {num_cores}."

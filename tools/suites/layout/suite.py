@@ -5,6 +5,7 @@
     ...      the same, with one part changed
 
 BigGAN at 32 px; each side has a process of its own, and all run interleaved.
+`padded128_gap` is what padding to 128 channels changes, see `padding_gap`.
 With `--quality`: the default run in float32 and in bfloat16, see
 `bfloat16_quality`.
 """
@@ -23,6 +24,7 @@ from tools.suites.interleave import (
   log_progress,
 )
 from tools.suites.layout import bfloat16_quality
+from tools.suites.layout.padding_gap import PaddingGap
 from tools.suites.machine_load import MachineLoad
 from tools.suites.ours import Ours
 from tools.suites.suite import Options, Result
@@ -66,8 +68,15 @@ def run(options: Options) -> Result:
     seconds = _QUICK_SECONDS if options.quick else _FULL_SECONDS
     results = interleave(tasks, time.monotonic() + seconds)
   figures = gather(results)
+  figures["padded128_gap"] = _measure_padding_gap()
   figures.update(machine.figures())
   return Result(format_table(figures), figures)
+
+
+def _measure_padding_gap() -> float:
+  worker = Worker("padded128", PaddingGap)
+  with close_all([worker]):
+    return worker.call("measure")
 
 
 def _start_workers() -> Dict[str, Worker]:
@@ -94,6 +103,9 @@ def format_table(figures: Dict[str, float]) -> str:
   lines = ["BigGAN, 32 px, batch 16, width 32; images a second"]
   names = ["cpu_vs_plain", *(f"{name}_vs_cpu" for name in list(SIDES)[1:])]
   lines += [f"{name:32}{format_spread(figures, name, '.2f')}" for name in names]
+  if "padded128_gap" in figures:
+    gap = figures["padded128_gap"]
+    lines.append(f"{'padded128_gap':32}{gap:.1e} of the values")
   lines.append(
     f"{figures['num_repetitions']} repetitions; "
     f"{machine_load.describe(figures)}"

@@ -1,0 +1,169 @@
+"""Padded nets compute what unpadded ones do, on every backbone."""
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from paragan_tf import config
+from paragan_tf.hardware import Layout
+from paragan_tf.nets import blocks, fused, layers, norms
+from paragan_tf.types import ImageSpec, Mode
+from tests import nets_test, testing
+
+INIT = layers.normal_init(0.5, seed=1)
+NORM = norms.BatchNorm
+# A net for each layer that treats channels in its own way.
+QUICK = tuple(
+  case
+  for case in nets_test.SMALL
+  if case[0]
+  in ("dcgan", "sagan", "layer_norm_wgan_gp", "biggan_deep", "contragan")
+)
+OTHERS = tuple(case for case in nets_test.CASES if case not in QUICK)
+
+
+def make_pair(make, spec, files, bindings):
+  """Returns a pair as gin lays it out, weights moved from first values."""
+  gin.clear_config()
+  config.load(files, ["from paragan_tf import hardware", *bindings])
+  return nets_test.perturb(nets_test.make(make, spec))
+
+
+def compute(pair, mode):
+  """Returns images, verdict, all gradients, and the state that is left."""
+  g, d, batch = pair
+  with tf.GradientTape() as tape:
+    images = g(batch.z, batch.labels, mode)
+    verdict = d.judge(images, batch.labels, mode)
+    parts = [tf.cast(x, tf.float32) for x in verdict if x is not None]
+    loss = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in parts])
+  weights = [*g.trainable_variables, *d.trainable_variables]
+  grads = tape.gradient(loss, weights, unconnected_gradients="zero")
+  state = [v for net in (g, d) for v in net.variables if not v.trainable]
+  return [np.array(x) for x in [images, *parts, *grads, *state]]
+
+
+class PaddingTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def check(self, make, spec, mode=Mode.TRAIN, bindings=()):
+    plain = make_pair(make, spec, [], bindings)
+    padded = make_pair(make, spec, ["gin/layout/padded128.gin"], bindings)
+    for one, other in zip(plain, padded):
+      if isinstance(one, tf.Module):
+        found = [(v.name, v.shape) for v in other.variables]
+        self.assertEqual(found, [(v.name, v.shape) for v in one.variables])
+    expected, found = compute(plain, mode), compute(padded, mode)
+    self.assertLen(found, len(expected))
+    # Among many pixels, rounding takes some past the kink of a relu.
+    tolerance = 1e-4 if spec.resolution == 32 else 3e-3
+    # Biases before a norm have no gradient but rounding.
+    rounding = 0.03 * max(float(np.abs(x).max()) for x in expected)
+    for one, other in zip(found, expected):
+      self.assertEqual(one.shape, other.shape)
+      size = max(rounding, float(np.abs(other).max()))
+      self.assertAllClose(one, other, rtol=0, atol=tolerance * size)
+
+  @parameterized.named_parameters(*QUICK)
+  def test_values_and_gradients_are_the_same(self, make, spec):
+    self.check(make, spec)
+
+  @parameterized.named_parameters(*OTHERS)
+  @pytest.mark.soak
+  def test_so_they_are_of_all_nets(self, make, spec):
+    self.check(make, spec)
+
+  @parameterized.named_parameters(*nets_test.CASES)
+  @pytest.mark.soak
+  def test_so_they_are_with_the_layout_of_a_tpu(self, make, spec):
+    self.check(make, spec, bindings=["hardware.Layout.hardware = 'tpu_v3'"])
+
+  def test_joined_projections_and_stored_statistics_may_be_padded(self):
+    bindings = ["hardware.Layout.hardware = 'tpu_v3'"]
+    make = nets_test.biggan_pair
+    for mode in (Mode.TRAIN, Mode.EVAL):
+      self.check(make, nets_test.GREY32, mode, bindings)
+
+  def test_padding_is_zero_and_goes_from_layer_to_layer(self):
+    with gin.unlock_config():
+      gin.bind_parameter("hardware.Layout.pad_channels", 8)
+    block = blocks.GeneratorBlock(5, 3, INIT, norms.BatchNorm, True, "block")
+    for norm in (block.norm1, block.norm2):
+      norm.beta.assign(tf.ones_like(norm.beta))
+    y = block(
+      tf.random.stateless_normal([2, 4, 4, 5], [0, 1]), None, Mode.TRAIN
+    )
+    self.assertEqual(y.shape, [2, 8, 8, 8])
+    self.assertAllEqual(y[..., 3:], tf.zeros([2, 8, 8, 5]))
+    self.assertGreater(np.abs(y[..., :3]).min(), 0)
+    widths = [(x.widths.inputs, x.widths.outputs) for x in (block.conv1,)]
+    self.assertEqual(widths, [(8, 8)])
+
+  @parameterized.parameters(
+    (lambda: blocks.DeepGeneratorBlock(16, 8, INIT, NORM, True, True, "b"), 16),
+    (lambda: blocks.DeepDiscriminatorBlock(8, 16, INIT, True, True, "b"), 8),
+  )
+  def test_shortcuts_drop_and_add_channels_without_padding(self, make, inputs):
+    x, found = tf.random.stateless_normal([2, 4, 4, inputs], [0, 1]), []
+    for multiple in (1, 12):
+      with gin.unlock_config():
+        gin.bind_parameter("hardware.Layout.pad_channels", multiple)
+      block = make()
+      with tf.GradientTape() as tape:
+        entry = tf.pad(x, [[0, 0]] * 3 + [[0, -inputs % multiple]])
+        tape.watch(x)
+        y = block(entry, None, Mode.TRAIN)
+        loss = tf.reduce_sum(tf.sin(y))
+      found.append((y, tape.gradient(loss, block.trainable_variables)))
+    (plain, grads), (padded, padded_grads) = found
+    outputs = plain.shape[-1]
+    self.assertAllClose(padded[..., :outputs], plain, rtol=1e-4, atol=1e-4)
+    self.assertAllEqual(padded[..., outputs:], 0.0 * padded[..., outputs:])
+    for one, other in zip(padded_grads, grads):
+      self.assertAllClose(one, other, rtol=1e-3, atol=1e-3)
+
+  def test_every_layer_of_a_net_computes_whole_tiles(self):
+    with gin.unlock_config():
+      gin.bind_parameter("hardware.Layout.pad_channels", 16)
+      gin.bind_parameter("hardware.Layout.hardware", "tpu_v3")
+    spec = ImageSpec(32, 3, 4)
+    g, d = nets_test.biggan_pair(spec, 0)
+    batch = testing.batch(2, spec, nets_test.Z_DIM)
+
+    @tf.function(autograph=False)
+    def step(images):
+      fakes = g(batch.z, batch.labels, Mode.FROZEN)
+      return d(fakes + images, batch.labels, Mode.FROZEN)
+
+    graph = step.get_concrete_function(batch.images).graph
+    kernels = [
+      op.inputs[1].shape for op in graph.get_operations() if op.type == "Conv2D"
+    ]
+    self.assertGreater(len(kernels), 20)
+    for shape in kernels:
+      self.assertEqual([size % 16 for size in shape[2:]], [0, 0], shape)
+
+  @parameterized.parameters(
+    (3, 3), (20, 20), (64, 64), (65, 128), (96, 128), (128, 128), (192, 192)
+  )
+  def test_auto_fills_one_tile(self, width, padded):
+    layout = Layout("tpu_v3", pad_channels="auto").resolve()
+    self.assertEqual(layout.padded_width(width), padded)
+    for name in ("cpu", "gpu"):
+      other = Layout(name, pad_channels="auto").resolve()
+      self.assertEqual(other.padded_width(width), width)
+
+  def test_the_batch_is_not_padded(self):
+    with gin.unlock_config():
+      gin.bind_parameter("hardware.Layout.pad_channels", 8)
+    linear = layers.Linear(3, 5, INIT, True)
+    y = linear(tf.ones([3, 3]), fused.begin(linear, Mode.TRAIN))
+    self.assertEqual(y.shape, [3, 8])
+
+
+if __name__ == "__main__":
+  testing.main()
