@@ -17,6 +17,7 @@ COMMANDS = (
   "launch",
   "make_tfrecords",
   "make_cifar10",
+  "layout",
   "tpu_report",
   "benchmark",
 )
