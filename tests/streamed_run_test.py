@@ -108,26 +108,25 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       "InputFn.prefetch = 'step_timing'",
       "StepTiming.min_encoded_depth = 1",
     ]
-    whole, _ = self.train("whole", 16)
-    estimator, _ = self.train("estimator", 16, engine="tpu_estimator")
+    fixed = {e: self.train(e, 16, engine=e)[0] for e in testing.ENGINES}
+    whole = fixed["strategy"]
     four, _ = self.train("four", 16, strategy=testing.strategy())
     with mock.patch.object(loop_control, "advance", advance):
-      found, folder = self.train("live", 16, *live)
+      found = {
+        e: self.train(f"live_{e}", 16, *live, engine=e) for e in testing.ENGINES
+      }
       self.train("parts", 8, *live)
       parts, _ = self.train("parts", 16, *live)
-      live_estimator, estimator_folder = self.train(
-        "live_estimator", 16, *live, engine="tpu_estimator"
-      )
       live_four, _ = self.train(
         "live_four", 16, *live, strategy=testing.strategy()
       )
     for name, value in whole.items():
-      self.assertAllEqual(found[name], value, name)
       self.assertAllEqual(parts[name], value, name)
-      self.assertAllEqual(live_estimator[name], estimator[name], name)
+      for engine, (values, _) in found.items():
+        self.assertAllEqual(values[name], fixed[engine][name], name)
     for name, value in four.items():
       self.assertAllEqual(live_four[name], value, name)
-    for path in (folder, estimator_folder):
+    for _, path in found.values():
       logs = [x for x in records.read(path) if "input/depth" in x]
       # The first loop is traced, and changes nothing.
       self.assertEqual(logs[0]["input/depth"], 1)

@@ -152,8 +152,8 @@ def _choose(
     return key
   got = "several" if key is None else f"'{key}'"
   raise ValueError(
-    f"`{default}_key` must be one of {known}, the {default}s of '{name}', got "
-    f"{got}: set `sources.tfds.{default}_key`."
+    f"`{default}_key` must be one of {sorted(known)}, the {default}s of "
+    f"'{name}', got {got}: set `sources.tfds.{default}_key`."
   )
 
 
