@@ -5,10 +5,9 @@ import math
 from typing import Callable, List, Mapping, Optional, Sequence
 
 import gin
-import tensorflow as tf
 
 from paragan_tf import config
-from paragan_tf.data import index_files
+from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.entries import StepState
@@ -163,7 +162,7 @@ class Run:
         actions,
         lambda: self._processes.any(should_stop()),
       )
-    except tf.errors.OpError as e:
+    except reading.OP_ERRORS as e:
       reason = self.experiment.input_fn.find_failure(self.done)
       if reason is None:
         raise

@@ -1,5 +1,6 @@
 """Sets on disk: every image once an epoch, and errors name the file."""
 
+import dataclasses
 import functools
 import math
 import os
@@ -47,13 +48,18 @@ def damage(path, start=0, size=None):
 
 
 def write_shards(folder, num_shards=4, labels=()):
-  """Writes them as TFRecords, of which one is empty; returns the pattern."""
+  """Writes them as TFRecords, of which one is empty; returns the pattern.
+
+  `labels` has other labels than usual, or other bytes, of some records.
+  """
   os.makedirs(folder, exist_ok=True)
   for shard in range(num_shards):
     with tf.io.TFRecordWriter(f"{folder}/x-{shard}.tfrecord") as writer:
       for i in range(NUM) if shard else ():
         if i % (num_shards - 1) == shard - 1:
-          writer.write(example(i, dict(labels).get(i, i % 3)))
+          label = dict(labels).get(i, i % 3)
+          is_label = isinstance(label, int)
+          writer.write(example(i, label) if is_label else label)
   return f"{folder}/x-*.tfrecord"
 
 
@@ -220,10 +226,11 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
 
   def failure(self, input_fn, **params):
     """Reads until the stream fails; returns the reason."""
-    with self.assertRaises(tf.errors.OpError):
+    step = 0
+    with self.assertRaises(reading.OP_ERRORS):
       for _ in input_fn({"batch_size": 4, **params}).take(100):
-        pass
-    return input_fn.find_failure()
+        step += 1
+    return input_fn.find_failure(step)
 
   def test_a_file_that_cannot_be_decoded_is_named(self):
     input_fn = self.make("folder")
@@ -244,6 +251,19 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     self.assertRegex(
       self.failure(input_fn),
       f"^The record at byte {start} of '{path}' cannot be decoded",
+    )
+
+  @parameterized.parameters("threads", "graph")
+  def test_a_record_that_is_no_example_is_named(self, reader):
+    # Nor is it text: TensorFlow's own message cannot be made.
+    input_fn = self.make(
+      "tfrecord",
+      labels={28: b"\x89PNG\xff"},
+      streaming=dataclasses.replace(SMALL, reader=reader),
+    )
+    self.assertRegex(
+      self.failure(input_fn),
+      "^The record at byte .* cannot be parsed .no tf.train.Example.: name",
     )
 
   @parameterized.parameters(3, -1)

@@ -55,7 +55,7 @@ class ImageChecker:
     if images.parse_fn is not None:
       try:
         encoded, label = (x[0].numpy() for x in images.parse_fn([content]))
-      except tf.errors.OpError as e:
+      except reading.OP_ERRORS as e:
         return (
           f"{self._describe(row)} cannot be parsed "
           f"({reading.clean_message(e)}): name its features with "

@@ -79,7 +79,7 @@ def _raise_value_errors(input_fn: Any) -> Iterator[None]:
   """Turns errors of TensorFlow into a `ValueError` with the reason."""
   try:
     yield
-  except tf.errors.OpError as e:
+  except reading.OP_ERRORS as e:
     reason = input_fn.find_failure() or reading.clean_message(e)
     raise ValueError(f"'{input_fn.name}' gives no batch: {reason}") from e
 

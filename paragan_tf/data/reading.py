@@ -38,6 +38,9 @@ _NODE_NAMES = re.compile(
   re.M,
 )
 _local = threading.local()
+# What ops raise where data is wrong. The message quotes a record that cannot be
+# parsed, and fails where its bytes are not text.
+OP_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 
 # Reads bytes of a file: path, first byte, how many (to the end if `None`).
 ReadFn = Callable[[str, int, Optional[int]], bytes]
@@ -120,6 +123,8 @@ class RetryingReader:
 
 def clean_message(error: Exception) -> str:
   """Returns an error's message without TensorFlow's node names."""
+  if isinstance(error, UnicodeDecodeError):
+    return "no tf.train.Example"
   lines = _NODE_NAMES.sub("", str(error)).strip().splitlines()
   return lines[0].strip() if lines else type(error).__name__
 

@@ -145,7 +145,7 @@ class Stream:
     elements = self._decode(encoded, 1, lambda *image: image)
     try:
       pixels, labels, _ = zip(*elements.as_numpy_iterator())
-    except tf.errors.OpError as e:
+    except reading.OP_ERRORS as e:
       raise ValueError(self.find_failure() or reading.clean_message(e)) from e
     images = self._images
     has_labels = images.labels is not None or images.parse_fn is not None
