@@ -76,6 +76,22 @@ class Checkpoints:
       self._list(path)
     return path
 
+  def adopt(self, source: str, step: int) -> str:
+    """Copies a checkpoint of another folder, as the newest one here."""
+    path = self.path(step)
+    tf.io.gfile.makedirs(self._folder)
+    folder, name = os.path.split(source)
+    # The index comes last: without it there is no checkpoint.
+    files = sorted(
+      (x for x in tf.io.gfile.listdir(folder) if x.startswith(f"{name}.")),
+      key=lambda x: x.endswith(".index"),
+    )
+    for file in files:
+      end = file[len(name) :]
+      tf.io.gfile.copy(os.path.join(folder, file), path + end, overwrite=True)
+    self._list(path)
+    return path
+
   def _save_parts(self, path: str, entries: Sequence[Entry]) -> None:
     folder = f"{path}.parts"
     parts = [f"{folder}/{i:05d}" for i in range(self._writers.num)]
