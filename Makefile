@@ -15,7 +15,7 @@ QUICK := $(addprefix tests/,architecture_test.py input_fn_test.py layers_test.py
 	checkpoints_test.py metrics_test.py \
 	step_test.py::StepTest run_test.py::QuickTest)
 
-.PHONY: install train smoke quick test test-tpu cifar10 soak lint lock dist clean
+.PHONY: install train smoke quick test test-tpu cifar10 inception soak lint lock dist clean
 .DEFAULT_GOAL := train
 
 train: install
@@ -37,6 +37,12 @@ cifar10: install data/cifar10.npz
 
 data/cifar10.npz: | install
 	@$(PY) -m tools.make_cifar10 $@
+
+# The network of FID; it is fetched, never committed.
+inception: install data/inception2015.npz
+
+data/inception2015.npz: | install
+	@$(PY) -m tools.make_inception $@
 
 # The TPU compiler, in an environment of its own, and the tests that need it.
 test-tpu: install

@@ -30,7 +30,7 @@ from paragan_tf.engine.strategies import DeviceOptions
 from paragan_tf.experiment import Experiment
 from paragan_tf.nets.adapted import adapt_d, adapt_g
 from paragan_tf.outputs.export import export
-from paragan_tf.outputs.features import FashionClassifier
+from paragan_tf.outputs.metrics import OTHER_NAMES
 from paragan_tf.run import Run
 
 __all__ = ["DeviceOptions", "Estimator", "ScalingManager", "fashion_mnist"]
@@ -38,7 +38,6 @@ __all__ = ["DeviceOptions", "Estimator", "ScalingManager", "fashion_mnist"]
 # Returns a `tf.data.Dataset` of images, or of images and class ids.
 UserInputFn = Callable[..., tf.data.Dataset]
 
-_METRICS = {"fid": "frechet"}
 _PREDICT_SEED = 3
 
 
@@ -138,12 +137,13 @@ class Estimator:
     input_fn: Optional[UserInputFn] = None,
     num_samples: Optional[int] = None,
   ) -> Dict[str, Optional[float]]:
-    """Returns `global_step`, `frechet` of the average of G, and `frechet_real`.
+    """Returns `global_step` and the metrics of the average of G.
 
-    The latter is what real images get that were held out of training. With
-    classes there are `label_agreement` and `classes_recognized` too. Samples,
-    values and the report are in `model_dir` then. Of several processes all
-    must call it; the chief measures and writes, and all get its values.
+    Color images have `fid`, `kid`, ... after `make inception`; without it, and
+    for gray images, names end in the network: `frechet_fashion`. NAME`_real` is
+    what real images get that were held out of training. Samples, values and the
+    report are in `model_dir` then. Of several processes all must call it; the
+    chief measures and writes, and all get its values.
 
     Args:
       input_fn: The images to train on, if nothing was trained yet.
@@ -210,7 +210,7 @@ class Estimator:
       self._nets,
       batch_size=self.batch_size,
       input_fn=self._make_input,
-      extractor=FashionClassifier,
+      extractor="auto",
     )
     self._run = Run(experiment, self.model_dir, num_steps=experiment.step.cycle)
     self._run.restore()
@@ -256,17 +256,20 @@ class ScalingManager:
     return gan.advance(steps)
 
   def eval(self, metric: str = "fid") -> Optional[float]:
-    """Returns a metric of the `gan` that was trained, and saves that."""
+    """Returns a metric of the `gan` that was trained, and saves that.
+
+    Without the network of FID, `fid` is the Fréchet distance of another one's
+    features; a line says which.
+    """
     if self._gan is None:
       raise ValueError("`eval` measures what `train` has trained: train first.")
     run = self._gan.get_run()
     run.close_progress()
     run.save()
     values = self._gan.evaluate()
-    name = _METRICS.get(metric, metric)
-    if name not in values:
-      known = ", ".join([*_METRICS, *values])
-      raise ValueError(f"`metric` must be one of {known}, got '{metric}'.")
+    name = _find(metric, values)
+    if name != metric:
+      print(f"`{metric}` is `{name}` here: run `make inception` for FID.")
     return values[name]
 
   def _take(self, gan: Estimator) -> None:
@@ -287,6 +290,20 @@ def fashion_mnist() -> Tuple[np.ndarray, np.ndarray]:
   parts = sources.fashion()
   pixels, labels = zip(parts.train, parts.heldout)
   return np.concatenate(pixels), np.concatenate(labels)
+
+
+def _find(metric: str, values: Mapping[str, Any]) -> str:
+  """Returns the full name of a metric, which may end in an extractor."""
+  if metric in values:
+    return metric
+  stem = f"{OTHER_NAMES.get(metric, metric)}_"
+  names = [x for x in values if not x.endswith("_real")]
+  for name in names:
+    if name.startswith(stem):
+      return name
+  raise ValueError(
+    f"`metric` must be one of {', '.join(names)}, got '{metric}'."
+  )
 
 
 def _read(config: Any, name: str) -> Any:

@@ -29,10 +29,17 @@ _ADDED = {
   "player.jit_compile": "False",
 }
 # What may change when a run is resumed: how long to train, how often to log and
-# save, how far to read ahead, what to do about a broken file, and how something
-# is computed.
+# save, what to measure, how far to read ahead, what to do about a broken file,
+# and how something is computed.
 _MAY_CHANGE = (
   "run.Run.",
+  "experiment.Experiment.extractor",
+  "experiment.Experiment.metrics",
+  "experiment.Experiment.reference_dir",
+  "extractors.Network.",
+  "features.FashionClassifier.",
+  "inception.Inception.",
+  "mobile_net.MobileNet.",
   "estimator.",
   "encoded.Streaming.adaptive",
   "encoded.Streaming.cache_bytes",

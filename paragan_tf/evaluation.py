@@ -1,7 +1,16 @@
 """Samples and metrics of the moving average of G."""
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterator,
+  List,
+  NamedTuple,
+  Optional,
+  Sequence,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -9,10 +18,24 @@ import tensorflow as tf
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine.sampling import Sampler
 from paragan_tf.nets import standing
-from paragan_tf.outputs import features, metrics, samples
+from paragan_tf.outputs import (
+  extractors,
+  measures,
+  metrics,
+  samples,
+  statistics,
+)
 from paragan_tf.types import Net
 
 _SAMPLE_SEED, _METRIC_SEED, _STANDING_SEED = 1, 2, 3
+
+
+class _Suite(NamedTuple):
+  """A suite, and how many samples of which classes it takes."""
+
+  suite: metrics.MetricSuite
+  num_samples: int
+  labels: Optional[np.ndarray]
 
 
 class Evaluation:
@@ -21,34 +44,48 @@ class Evaluation:
   Args:
     sampler: Draws from the moving average of G.
     input_fn: The real images that samples are compared with.
-    extractor: Makes the extractor; without it, nothing can be measured.
+    extractor: Which extractor metrics use, as in `extractors.choose`: 'auto',
+      'inception', 'mobilenet', ..., or what makes one. `None` measures nothing.
     plain_g: Makes a copy of the moving average of G with plain variables.
     num_standing: Batches of samples to compute standing batch-norm statistics
       from, for metrics; 0 uses the stored ones.
+    reference_dir: Folder of statistics of real images, which are computed once;
+      they are not kept if `None`.
+    only: Which metrics to measure; all that can be if `None`.
   """
 
   def __init__(
     self,
     sampler: Sampler,
     input_fn: InputFn,
-    extractor: Optional[Callable[[], features.Extractor]],
+    extractor: extractors.Choice,
     plain_g: Callable[[], Net],
     num_standing: int,
+    reference_dir: Optional[str] = None,
+    only: Optional[Sequence[str]] = None,
   ):
     if num_standing < 0:
       raise ValueError(f"`num_standing` must be 0 or more, got {num_standing}.")
     self._sampler = sampler
     self._input_fn = input_fn
     self._num_classes = input_fn.spec.num_classes
-    self._extractor = extractor
+    self._choice = extractors.choose(extractor, input_fn.spec.channels)
+    self._reference_dir = reference_dir
+    self._metrics = only
+    measures.select(only)  # Refuses unknown names.
     self._plain_g = plain_g
     self._num_standing = num_standing
-    self._metric_suites: Dict[Any, metrics.MetricSuite] = {}
+    self._metric_suites: Dict[Any, _Suite] = {}
 
   @property
   def can_measure(self) -> bool:
     """Whether there is an extractor."""
-    return self._extractor is not None
+    return self._choice.make is not None
+
+  @property
+  def note(self) -> str:
+    """Why nothing is measured where something was expected, or nothing."""
+    return self._choice.note
 
   def grid(self, rows: int = 8) -> np.ndarray:
     """Returns a picture of samples with fixed latent codes, a class a column.
@@ -79,6 +116,7 @@ class Evaluation:
     num_samples: Optional[int],
     num_reference: Optional[int] = None,
     progress=None,
+    only: Optional[Sequence[str]] = None,
   ) -> List[metrics.MetricValue]:
     """Returns the metric values of the moving average of G.
 
@@ -87,6 +125,7 @@ class Evaluation:
       num_reference: Number of images of the training set to compare them with;
         the default of `InputFn.reference` if `None`.
       progress: Called with the images done and their total.
+      only: Names of metrics, e.g. 'fid'; all that can be measured by default.
     """
     counts = (num_samples, num_reference)
     if counts not in self._metric_suites:
@@ -99,11 +138,15 @@ class Evaluation:
       else "stored",
       seed=_METRIC_SEED,
     )
+    suite, num_samples, labels = self._metric_suites[counts]
     with self._metric_sampler() as sampler:
-      return self._metric_suites[counts].measure(
+      return suite.measure(
         lambda labels, start: sampler(labels, _METRIC_SEED, start),
         sampling,
+        num_samples,
+        labels,
         progress,
+        only or self._metrics,
       )
 
   @contextlib.contextmanager
@@ -135,20 +178,44 @@ class Evaluation:
 
   def _make_metric_suite(
     self, num_samples: Optional[int], num_reference: Optional[int], progress
-  ) -> metrics.MetricSuite:
-    assert self._extractor is not None
-    extractor = self._extractor()
-    conditional = bool(self._num_classes)
+  ) -> _Suite:
+    assert self._choice.make is not None
+    extractor = self._choice.make()
     reference = self._input_fn.reference(num_reference)
     heldout = self._input_fn.heldout()
-    return metrics.MetricSuite(
+    n = len(heldout.pixels) if num_samples is None else num_samples
+    _check_count(n, len(heldout.pixels))
+    conditional = bool(self._num_classes)
+    labels = None
+    if conditional and heldout.labels is not None:
+      labels = heldout.labels[:n]
+    parts = (
+      statistics.ImageSet(
+        reference.pixels,
+        reference.labels if conditional else None,
+        self._input_fn.split,
+      ),
+      statistics.ImageSet(heldout.pixels[:n], labels, "heldout"),
+    )
+    total, done, found = sum(len(part.pixels) for part in parts), 0, []
+    for part in parts:
+      report = progress and (lambda i, _, d=done: progress(d + i, total))
+      found.append(
+        statistics.cached(self._reference_dir, extractor, part, progress=report)
+      )
+      done += len(part.pixels)
+    suite = metrics.MetricSuite(
       extractor,
-      reference.pixels,
-      heldout.pixels,
-      heldout.labels if conditional else None,
-      reference.labels if conditional else None,
-      reference_split=self._input_fn.split,
-      num_samples=num_samples,
-      progress=progress,
+      found[0],
+      found[1],
       knows_classes=extractor.classes_of == self._input_fn.name,
+    )
+    return _Suite(suite, n, labels)
+
+
+def _check_count(n: int, num_heldout: int) -> None:
+  if not 2 <= n <= num_heldout:
+    raise ValueError(
+      "`num_samples` must be at least 2 and at most the number of held-out "
+      f"images, {num_heldout}, got {n}."
     )

@@ -29,7 +29,7 @@ from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
 from paragan_tf.nets import layout_pass
 from paragan_tf.nets.precision import Precise, in_precision
-from paragan_tf.outputs import features
+from paragan_tf.outputs import extractors
 from paragan_tf.sync.exchange import AllReduce, Exchange
 from paragan_tf.types import Entry, ImageSpec, Net
 
@@ -106,7 +106,9 @@ class Experiment:
   `nets` makes "g" and "d" where gin does not choose them. `truncation` applies
   to samples and metrics, not to training. With `num_standing`, metrics use the
   batch-norm statistics of that many batches of samples instead of the moving
-  average.
+  average. `extractor` is 'auto', 'inception', 'mobilenet', ... or makes one,
+  `metrics` the names of those to measure; statistics of real images are kept in
+  `reference_dir`.
   """
 
   def __init__(
@@ -119,7 +121,9 @@ class Experiment:
     schedule: Callable[[], Schedule] = Sequential,
     ema: Callable[..., Ema] = Ema,
     augment: Optional[Callable[[], Augment]] = None,
-    extractor: Optional[Callable[[], features.Extractor]] = None,
+    extractor: extractors.Choice = None,
+    metrics: Optional[Sequence[str]] = None,
+    reference_dir: Optional[str] = None,
     truncation: Optional[float] = None,
     num_standing: int = 0,
     seed: int = 0,
@@ -146,7 +150,13 @@ class Experiment:
     )
     self._consolidate_graph = tf.function(self._assign_mean_g, autograph=False)
     self.evaluation = Evaluation(
-      self.sampler, self.input_fn, extractor, self.plain_g, num_standing
+      self.sampler,
+      self.input_fn,
+      extractor,
+      self.plain_g,
+      num_standing,
+      reference_dir,
+      metrics,
     )
 
   def make_step(self, count: Optional[tf.Variable] = None) -> Step:

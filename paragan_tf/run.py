@@ -233,11 +233,9 @@ class Run:
     self._sample(self.done, {})
     self._interpolate()
     values = self._measure(num_samples or self._default_samples())
+    width = max((len(value.name) for value in values), default=0)
     for value in values:
-      real = (
-        "" if value.real_score is None else f"  (real {value.real_score:.4f})"
-      )
-      print(f"{value.name:16} {value.value:.4f}{real}")
+      print(f"{value.name:{width}} {_format(value)}")
     path = self.folder.write_report()
     print(f"Pictures: {self.folder.samples_path(self.done)}")
     print(f"Report:   {path}", flush=True)
@@ -252,6 +250,8 @@ class Run:
 
   def _measure(self, num_samples) -> List[metrics.MetricValue]:
     if not self.experiment.evaluation.can_measure:
+      if self.experiment.evaluation.note:
+        print(self.experiment.evaluation.note, flush=True)
       return []
     print("Measuring ...", flush=True)
     evaluation = self.experiment.evaluation
@@ -352,6 +352,12 @@ def prepare(
     return run
   except config.WRONG as e:
     raise ValueError(config.sentence(e)) from e
+
+
+def _format(value: metrics.MetricValue) -> str:
+  deviation = "" if value.deviation is None else f" +- {value.deviation:.4f}"
+  real = "" if value.real_score is None else f"  (real {value.real_score:.4f})"
+  return f"{value.value:.4f}{deviation}{real}"
 
 
 def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:

