@@ -72,7 +72,7 @@ class ChoicesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(g.name, "g_optimizer")
     self.assertIsInstance(d, optimizers.RMSProp)
     self.assertAllClose(d.rate(), 0.3)  # Gin's values hold beside it.
-    self.assertIs(step.game.loss, losses.wasserstein)
+    self.assertIs(step.game.loss_fn, losses.wasserstein)
 
   def test_a_rate_alone_changes_the_optimizer_of_the_config(self):
     gin.parse_config(
@@ -97,7 +97,7 @@ class ChoicesTest(tf.test.TestCase, parameterized.TestCase):
     make = functools.partial(optimizers.Adam, beta1=0.25)
     gan = self.estimator(loss=doubled, d_optimizer=make)
     step = gan.get_run(self.images).experiment.step
-    self.assertIs(step.game.loss, doubled)
+    self.assertIs(step.game.loss_fn, doubled)
     self.assertEqual(step.players["d"].optimizer.beta1, 0.25)
 
   def test_a_run_is_not_resumed_with_other_choices(self):

@@ -5,6 +5,7 @@ import os
 from typing import Callable, Dict, Optional, Sequence
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
 
 from paragan_tf.outputs import records, samples
@@ -66,10 +67,10 @@ def write(
       for i, image in enumerate(images):
         name = os.path.join(path, f"{i:06d}.png")
         records.write_file(name, records.encode_png(image))
-  except OSError as e:
+  except (tf.errors.OpError, OSError) as e:
     raise ValueError(
       f"`output` must be a path that can be written, got '{path}' "
-      f"({e.strerror or e}): give another one."
+      f"({str(e).splitlines()[0]}): give another one."
     ) from e
   return path
 
