@@ -13,6 +13,8 @@ from paragan_tf import shipped
 
 COMMANDS = (
   "train",
+  "sample",
+  "export",
   "doctor",
   "launch",
   "make_tfrecords",

@@ -10,33 +10,42 @@ or, driven step by step,
       scale_mgr.train(gan)
     scale_mgr.eval(metric="fid")
 
-Optimizers, losses, schedules and exchanges are bound in gin, as in the files of
-`gin/`.
+What has no argument, such as schedules and exchanges, is bound in gin, as in
+the files of `gin/`.
 """
 
 import functools
 import tempfile
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.data import sources
+from paragan_tf import choices, trained
+from paragan_tf.callbacks import Callbacks
+from paragan_tf.data import array_input
 from paragan_tf.data.adapted_input import AdaptedInput
+from paragan_tf.data.array_input import UserData
 from paragan_tf.data.input_fn import InputFn
+from paragan_tf.data.sources import fashion_mnist
 from paragan_tf.engine import strategies
 from paragan_tf.engine.loop import Logs
 from paragan_tf.engine.strategies import DeviceOptions
 from paragan_tf.experiment import Experiment
+from paragan_tf.game.optimizers import LearningRate
+from paragan_tf.generator import Classes, Generator, Samples
 from paragan_tf.nets.adapted import adapt_d, adapt_g
-from paragan_tf.outputs.export import export
 from paragan_tf.outputs.metrics import OTHER_NAMES
 from paragan_tf.run import Run
+from paragan_tf.trained import load
 
-__all__ = ["DeviceOptions", "Estimator", "ScalingManager", "fashion_mnist"]
-
-# Returns a `tf.data.Dataset` of images, or of images and class ids.
-UserInputFn = Callable[..., tf.data.Dataset]
+__all__ = [
+  "DeviceOptions",
+  "Estimator",
+  "ScalingManager",
+  "fashion_mnist",
+  "load",
+]
 
 _PREDICT_SEED = 3
 
@@ -53,9 +62,16 @@ class Estimator:
       temporary folder by default.
     batch_size: Images of one batch, over all replicas.
     num_classes: How many class ids there are, 0 for none; by default those of
-      the embedded set, and none with an `input_fn`.
+      the embedded set, as many as arrays have, and none with an `input_fn`.
     z_dim: Length of the latent code, if the net does not say it.
     device_options: Which devices to train on; the machine decides by default.
+    loss: Its name, as 'hinge', or a function from `Scores` to `Losses`; like
+      all that follow, by default what gin says.
+    g_optimizer: Its name, as 'adam', or what makes it from a `name`.
+    d_optimizer: The same of D.
+    g_learning_rate: A number, or a function of the count of updates.
+    d_learning_rate: The same of D.
+    callbacks: Functions of (step, logs), or objects; see `callbacks.py`.
   """
 
   def __init__(
@@ -67,6 +83,12 @@ class Estimator:
     num_classes: Optional[int] = None,
     z_dim: Optional[int] = None,
     device_options: Optional[DeviceOptions] = None,
+    loss: choices.LossChoice = None,
+    g_optimizer: choices.OptimizerChoice = None,
+    d_optimizer: choices.OptimizerChoice = None,
+    g_learning_rate: Optional[LearningRate] = None,
+    d_learning_rate: Optional[LearningRate] = None,
+    callbacks: Sequence[Any] = (),
   ):
     self.model_dir = model_dir or tempfile.mkdtemp(prefix="paragan_")
     self._batch_size = batch_size
@@ -77,7 +99,22 @@ class Estimator:
     }
     self._num_classes = num_classes
     self._device_options = device_options
-    self._input_fn: Optional[UserInputFn] = None
+    self._loss = choices.find_loss(loss)
+    self._optimizers = {
+      "g": (g_optimizer, g_learning_rate),
+      "d": (d_optimizer, d_learning_rate),
+    }
+    choices.find_optimizers(self._optimizers)  # Refuses what is wrong now.
+    self._notes = choices.describe(
+      estimator_loss=loss,
+      estimator_g_optimizer=g_optimizer,
+      estimator_d_optimizer=d_optimizer,
+      estimator_g_learning_rate=g_learning_rate,
+      estimator_d_learning_rate=d_learning_rate,
+    )
+    Callbacks(callbacks)  # Refuses what is wrong now.
+    self._callbacks = callbacks
+    self._data: Optional[UserData] = None
     self._run: Optional[Run] = None
 
   @property
@@ -97,18 +134,20 @@ class Estimator:
 
   def train(
     self,
-    input_fn: Optional[UserInputFn] = None,
+    input_fn: Optional[UserData] = None,
     steps: Optional[int] = None,
     max_steps: Optional[int] = None,
   ) -> "Estimator":
     """Trains for `steps` more, or up to `max_steps`, and saves.
 
     Args:
-      input_fn: Returns the images; the embedded Fashion-MNIST by default. One
-        in ten, chosen by a hash of its pixels, is held out: `evaluate` measures
-        with it, and nothing is trained on it. If it takes `split`, it is called
-        with 'train' or 'heldout' instead, and all that it returns is used: do
-        so if it crops or flips images at random.
+      input_fn: The images: a function that returns a `tf.data.Dataset`, such
+        a dataset, an array of images `[n, h, w, c]`, or a pair of images and
+        class ids; the embedded Fashion-MNIST by default. One in ten, chosen by
+        a hash of its pixels, is held out: `evaluate` measures with it, and
+        nothing is trained on it. A function that takes `split` is called with
+        'train' or 'heldout' instead, and all that it returns is used: do so if
+        it crops or flips images at random.
       steps: How many more steps.
       max_steps: How many steps in all.
     """
@@ -124,6 +163,7 @@ class Estimator:
     finally:
       run.close_progress()
     run.save()
+    run.notify_end()
     return self
 
   def advance(self, steps: int = 1) -> Logs:
@@ -134,7 +174,7 @@ class Estimator:
 
   def evaluate(
     self,
-    input_fn: Optional[UserInputFn] = None,
+    input_fn: Optional[UserData] = None,
     num_samples: Optional[int] = None,
   ) -> Dict[str, Optional[float]]:
     """Returns `global_step` and the metrics of the average of G.
@@ -168,59 +208,117 @@ class Estimator:
       input_fn: Returns a dataset of class ids, or of dicts with `labels`, `z`
         or both; batched or not.
     """
-    run = self.get_run()
+    if self._can_load():
+      sampler = self.generator().make_sampler()
+    else:
+      sampler = self.get_run().experiment.sampler
     start = 0
-    for features in _batches(input_fn()):
-      images = run.experiment.sampler(
+    for features in array_input.read_batches(input_fn()):
+      images = sampler(
         features.get("labels"), _PREDICT_SEED, start, features.get("z")
       )
       start += len(images)
       for image in images:
         yield {"images": image}
 
-  def export_saved_model(self, folder: str) -> str:
-    """Writes the average of G as a SavedModel; returns its path."""
-    run = self.get_run()
-    return export(
-      run.experiment.plain_g(), bool(run.experiment.spec.num_classes), folder
+  def sample(
+    self,
+    num: int = 64,
+    classes: Optional[Classes] = None,
+    seed: int = 0,
+    truncation: Optional[float] = None,
+  ) -> Samples:
+    """Returns images, labels and latent codes of `num` samples.
+
+    Like the methods below, it needs no data if the folder has a checkpoint. The
+    arguments are those of `generator.Generator`, which has more methods.
+    """
+    return self.generator().sample(num, classes, seed, truncation)
+
+  def interpolate(
+    self,
+    kind: str = "z",
+    num: int = 8,
+    num_frames: int = 8,
+    classes: Optional[Classes] = None,
+    seed: int = 0,
+    truncation: Optional[float] = None,
+  ) -> Samples:
+    """Returns `num` rows of `num_frames` samples, from one to another."""
+    return self.generator().interpolate(
+      kind, num, num_frames, classes, seed, truncation
     )
+
+  def export_saved_model(
+    self, folder: str, truncation: Optional[float] = None
+  ) -> str:
+    """Writes the average of G as a SavedModel; returns its path."""
+    return self.generator().export(folder, truncation)
+
+  def generator(self) -> Generator:
+    """Returns the average of G as it is now."""
+    if self._can_load():
+      return trained.load(self.model_dir, make_g=self._nets["g"])
+    run = self.get_run()
+    info = run.experiment.g_info()._replace(step=run.done)
+    return Generator(run.experiment.plain_g(), info)
+
+  def _can_load(self) -> bool:
+    """Returns whether G is to be loaded, without the data of a run."""
+    if self._run is None and self.latest_checkpoint() is None:
+      raise ValueError(
+        f"There is no G in '{self.model_dir}' yet: call `train` first."
+      )
+    return self._run is None and trained.has_g(self.model_dir)
 
   def latest_checkpoint(self) -> Optional[str]:
     """Returns the newest checkpoint, or `None`."""
     return tf.train.latest_checkpoint(self.model_dir)
 
-  def get_run(self, input_fn: Optional[UserInputFn] = None) -> Run:
+  def get_run(self, input_fn: Optional[UserData] = None) -> Run:
     """Returns the run; the first call builds it with the data.
 
     Args:
       input_fn: As in `train`; must be the same in all calls, or left out.
     """
-    if self._run is not None and input_fn in (None, self._input_fn):
+    if self._run is not None and (
+      input_fn is None or array_input.is_same(input_fn, self._data)
+    ):
       return self._run
     if self._run is not None:
       raise ValueError(
         "One estimator has one `input_fn`, got another one: make a new "
         f"`Estimator` with `model_dir` '{self.model_dir}', which resumes."
       )
-    self._input_fn = input_fn
+    self._data = input_fn
     choice = strategies.choose(self._device_options)
     print(f"Training on {choice.reason}, in {self.model_dir}.", flush=True)
+    given: Dict[str, Any] = {} if self._loss is None else {"loss": self._loss}
     experiment = Experiment(
       choice.strategy,
       self._nets,
       batch_size=self.batch_size,
       input_fn=self._make_input,
       extractor="auto",
+      optimizers=choices.find_optimizers(self._optimizers),
+      **given,
     )
-    self._run = Run(experiment, self.model_dir, num_steps=experiment.step.cycle)
+    self._run = Run(
+      experiment,
+      self.model_dir,
+      num_steps=experiment.step.cycle,
+      callbacks=self._callbacks,
+      notes=self._notes,
+    )
     self._run.restore()
     self._run.open()
     return self._run
 
   def _make_input(self):
-    if self._input_fn is None:
+    if self._data is None:
       return InputFn(conditional=self._num_classes != 0)
-    return AdaptedInput(self._input_fn, self._num_classes or 0)
+    made = array_input.make_input(self._data, self._num_classes)
+    return AdaptedInput(made.input_fn, made.num_classes)
 
 
 class ScalingManager:
@@ -285,13 +383,6 @@ class ScalingManager:
     self._gan = gan
 
 
-def fashion_mnist() -> Tuple[np.ndarray, np.ndarray]:
-  """Returns the embedded images, uint8 `[10000, 32, 32, 1]`, and class ids."""
-  parts = sources.fashion()
-  pixels, labels = zip(parts.train, parts.heldout)
-  return np.concatenate(pixels), np.concatenate(labels)
-
-
 def _find(metric: str, values: Mapping[str, Any]) -> str:
   """Returns the full name of a metric, which may end in an extractor."""
   if metric in values:
@@ -310,13 +401,3 @@ def _read(config: Any, name: str) -> Any:
   if isinstance(config, Mapping):
     return config.get(name)
   return getattr(config, name, None)
-
-
-def _batches(data: tf.data.Dataset) -> Iterator[Dict[str, np.ndarray]]:
-  """Yields dicts of arrays, batched."""
-  if not isinstance(data.element_spec, dict):
-    data = data.map(lambda labels: {"labels": labels})
-  ranks = {key: spec.shape.rank for key, spec in data.element_spec.items()}
-  if ranks.get("labels") == 0 or ranks.get("z") == 1:
-    data = data.batch(256)
-  return data.as_numpy_iterator()

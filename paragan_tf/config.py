@@ -4,7 +4,7 @@ import contextlib
 import logging
 import pathlib
 import re
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import gin
 
@@ -78,7 +78,23 @@ def load(files: Sequence[str], bindings: Sequence[str]) -> None:
   except (SyntaxError, OSError, ImportError, AttributeError) as e:
     raise ValueError(f"The config cannot be read: {_one_line(e)}") from e
   except WRONG as e:
-    raise ValueError(f"The config is wrong: {_one_line(e)}") from e
+    raise ValueError(_describe_wrong(e)) from e
+
+
+def load_saved(text: str, path: str) -> None:
+  """Reads a config that `operative` returned, also that of an older run.
+
+  Args:
+    text: The config.
+    path: For the message.
+  """
+  try:
+    load([], [_rename(text)])
+  except ValueError as e:
+    raise ValueError(
+      f"'{path}' cannot be used: {e} Modules that the run imported must be "
+      "found from here, as where it was trained."
+    ) from e
 
 
 @contextlib.contextmanager
@@ -96,9 +112,17 @@ def _hide_failed_searches() -> Iterator[None]:
     logger.removeFilter(is_shown)
 
 
-def operative() -> str:
-  """Returns the operative config: all values used so far."""
-  return gin.operative_config_str()
+def operative(notes: Optional[Mapping[str, str]] = None) -> str:
+  """Returns the operative config: all values used so far.
+
+  Args:
+    notes: What else is recorded, as macros that nothing uses.
+  """
+  rows = [
+    f"{name} = {text!r}\n" for name, text in sorted((notes or {}).items())
+  ]
+  head = "\n# Arguments of the program:\n" if rows else ""
+  return gin.operative_config_str() + head + "".join(rows)
 
 
 def differences(
@@ -111,9 +135,7 @@ def differences(
     new: Another one.
     ignored: Prefixes of names, in any scope, that may differ.
   """
-  for was, now in _RENAMED.items():
-    old = re.sub(rf"\b{was}\b", now, old)
-  before, after = _bindings(old), _bindings(new)
+  before, after = _bindings(_rename(old)), _bindings(new)
   rows = []
   for name in sorted(before.keys() | after.keys()):
     values = (
@@ -124,6 +146,12 @@ def differences(
     if values[0] != values[1] and not plain_name.startswith(tuple(ignored)):
       rows.append((name, *values))
   return rows
+
+
+def _rename(old: str) -> str:
+  for was, now in _RENAMED.items():
+    old = re.sub(rf"\b{was}\b", now, old)
+  return old
 
 
 def _value_before(name: str) -> str:
@@ -181,6 +209,17 @@ def _without_comments(text: str) -> str:
 def _one_line(error: Exception) -> str:
   words = " ".join(str(error).split())
   return words + _new_name(words)
+
+
+def _describe_wrong(error: Exception) -> str:
+  left_open = re.match(r"(\S+) set to `%gin.REQUIRED`", str(error))
+  if left_open is None:
+    return f"The config is wrong: {_one_line(error)}"
+  name = left_open[1]
+  return (
+    f"`{name}` must be set, and the config leaves it open: add "
+    f'`--gin_bindings="{name} = VALUE"`; the top of the config shows how.'
+  )
 
 
 def _new_name(words: str) -> str:

@@ -27,7 +27,7 @@ from paragan_tf.outputs import (
 )
 from paragan_tf.types import Net
 
-_SAMPLE_SEED, _METRIC_SEED, _STANDING_SEED = 1, 2, 3
+_SAMPLE_SEED, _METRIC_SEED, STANDING_SEED = 1, 2, 3
 
 
 class _Suite(NamedTuple):
@@ -90,10 +90,11 @@ class Evaluation:
   def grid(self, rows: int = 8) -> np.ndarray:
     """Returns a picture of samples with fixed latent codes, a class a column.
 
-    Unconditional samples have eight columns.
+    Few classes have several columns each; unconditional samples have eight.
     """
-    columns = min(self._num_classes or 8, 10)
-    labels = np.tile(np.arange(columns), rows)
+    num_classes = min(self._num_classes, 10)
+    columns = samples.columns_for(num_classes, rows * 8)
+    labels = np.resize(np.arange(max(num_classes, 1)), rows * columns)
     return samples.grid(self._sampler(labels, _SAMPLE_SEED), columns)
 
   def interpolation(self, rows: int = 8, columns: int = 8) -> np.ndarray:
@@ -155,18 +156,10 @@ class Evaluation:
     if not self._num_standing:
       yield self._sampler
       return
-    g, size, num_classes = self._plain_g(), 256, self._num_classes
-    codes = self._sampler.codes(self._num_standing * size, _STANDING_SEED)
-    labels = np.random.RandomState(0).randint(
-      max(num_classes, 1), size=len(codes)
-    )
-    batches = (
-      (
-        tf.constant(codes[i : i + size]),
-        tf.constant(labels[i : i + size], tf.int32) if num_classes else None,
-      )
-      for i in range(0, len(codes), size)
-    )
+    g, num_classes = self._plain_g(), self._num_classes
+    size = standing.BATCH_SIZE
+    codes = self._sampler.codes(self._num_standing * size, STANDING_SEED)
+    batches = standing.make_batches(codes, num_classes)
     with standing.standing_statistics(g, batches):
       yield Sampler(
         tf.distribute.get_strategy(),

@@ -30,6 +30,7 @@ from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
 from paragan_tf.nets import layout_pass
 from paragan_tf.nets.precision import Precise, in_precision
 from paragan_tf.outputs import extractors
+from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.sync.exchange import AllReduce, Exchange
 from paragan_tf.types import Entry, ImageSpec, Net
 
@@ -99,11 +100,12 @@ def plan_layout(
   return found
 
 
-@gin.configurable(denylist=["strategy", "nets"])
+@gin.configurable(denylist=["strategy", "nets", "optimizers"])
 class Experiment:
   """All that a run computes with: data, players, the step, the sampler.
 
-  `nets` makes "g" and "d" where gin does not choose them. `truncation` applies
+  `nets` and `optimizers` make those of "g" and "d" where gin does not choose
+  them. `truncation` applies
   to samples and metrics, not to training. With `num_standing`, metrics use the
   batch-norm statistics of that many batches of samples instead of the moving
   average. `extractor` is 'auto', 'inception', 'mobilenet', ... or makes one,
@@ -127,6 +129,7 @@ class Experiment:
     truncation: Optional[float] = None,
     num_standing: int = 0,
     seed: int = 0,
+    optimizers: Optional[Mapping[str, Callable[..., Optimizer]]] = None,
   ):
     self._schedule = schedule()
     num_replicas = strategy.num_replicas_in_sync
@@ -137,6 +140,7 @@ class Experiment:
     self.input_fn = input_fn()
     self.spec = self.input_fn.spec
     self._nets = nets or {}
+    self._optimizers = optimizers or {}
     self._augment = augment
     self._loss = loss
     self._ema = ema
@@ -229,7 +233,8 @@ class Experiment:
     self.strategy.run(replica)
 
   def _player(self, side: str, name: str) -> Player:
-    given = {"net": self._nets[side]} if side in self._nets else {}
+    chosen = {"net": self._nets, "optimizer": self._optimizers}
+    given = {key: x[side] for key, x in chosen.items() if side in x}
     with gin.config_scope(side):
       return player(self.spec, self._seed, name, **given)
 
@@ -242,6 +247,20 @@ class Experiment:
   def mixes_classes(self) -> bool:
     """Whether G can interpolate classes; a user's net may take ids only."""
     return self.spec.num_classes > 1 and "g" not in self._nets
+
+  def g_info(self) -> GInfo:
+    """Returns what G is like, for those who use it without the data."""
+    source = getattr(self.input_fn, "source", None)
+    names = source.label_names if source and self.spec.num_classes else ()
+    return GInfo(
+      *self.spec,
+      z_dim=self._sampled_g.z_dim,  # type: ignore[attr-defined]
+      label_names=tuple(names),
+      mixes_classes=self.mixes_classes,
+      own_net="g" in self._nets,
+      mean_of_replicas=self.step.players["g"].exchange.mean_is_model,
+      truncation=self.sampler.truncation,
+    )
 
   def check_input(self) -> None:
     """Raises a `ValueError` if the input cannot be trained on."""
@@ -256,8 +275,9 @@ class Experiment:
     return not isinstance(self.strategy, tf.distribute.TPUStrategy)
 
   def input_remarks(self) -> List[str]:
-    """Returns warnings about the input."""
-    return preflight.remarks(self.input_fn)
+    """Returns warnings about the input, and how images are made to fit."""
+    found = preflight.remarks(self.input_fn)
+    return [*found, *preflight.describe_fit(self.input_fn)]
 
   def broken_images(self) -> Sequence[Tuple[str, str]]:
     """Returns files that the input skips, and why."""

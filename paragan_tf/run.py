@@ -2,11 +2,12 @@
 
 import functools
 import math
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import gin
 
 from paragan_tf import config
+from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
 from paragan_tf.engine import loop, strategies
@@ -21,7 +22,10 @@ class InputError(Exception):
   """The input ended early, for a reason that a user can fix."""
 
 
-@gin.configurable(denylist=["experiment", "model_dir", "estimator"])
+_ARGUMENTS = ["experiment", "model_dir", "estimator", "callbacks", "notes"]
+
+
+@gin.configurable(denylist=_ARGUMENTS)
 class Run:
   """Trains an experiment in one folder.
 
@@ -31,7 +35,8 @@ class Run:
       run()                              # trains to the end, then reports
 
   Of several processes only the chief writes. With an `estimator`, that trains;
-  it is made with `saves=False`.
+  it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
+  `notes` are recorded with the config, and must be the same when it is resumed.
   """
 
   def __init__(
@@ -45,6 +50,8 @@ class Run:
     save_every: int = 500,
     num_metric_samples: Optional[int] = None,
     num_metric_reference: Optional[int] = None,
+    callbacks: Sequence[Any] = (),
+    notes: Optional[Mapping[str, str]] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -76,7 +83,8 @@ class Run:
     self._saved: Optional[str] = None
     self._inner: Optional[Callable[[int], loop.Logs]] = None
     self._is_restored = False
-    self._config = config.operative()
+    self._callbacks = Callbacks(callbacks)
+    self._config = config.operative(notes)
     config.check_resumable(self.folder.read_config(), self._config, model_dir)
 
   @property
@@ -106,7 +114,7 @@ class Run:
       self.experiment.check_input()
       for remark in self.experiment.input_remarks():
         self._print(f"Note: {remark}")
-    self.folder.open(self._config, self.done)
+    self.folder.open(self._config, self.done, self.experiment.g_info())
     if self.folder.is_writer:
       self.experiment.input_fn.save_index(self.folder.path)
     broken = self.folder.write_broken(self.experiment.broken_images())
@@ -128,6 +136,7 @@ class Run:
       self.close_progress()
     if self.done > started_at:
       self.save()
+      self.notify_end()
     if self.done < self.num_steps:
       self._print(
         f"Stopped at step {self.done}; the same command resumes there."
@@ -189,6 +198,11 @@ class Run:
     if self.folder.checkpoints.path(self.done) != self._saved:
       entries = self._state.prepare_save(self.done)
       self._saved = self.folder.checkpoints.save(self.done, entries)
+      self._callbacks.call("on_save", self.done, self._saved)
+
+  def notify_end(self) -> None:
+    """Tells the callbacks that training has ended."""
+    self._callbacks.call("on_end", self.done)
 
   def close_progress(self) -> None:
     """Ends the progress bar; its last state stays on screen."""
@@ -279,7 +293,10 @@ class Run:
     logs = {**logs, **self.experiment.input_fn.meter()}
     self._check_finite(step, logs)
     self._logs = logs
-    if step % self._log_every or self._progress is None:
+    if step % self._log_every:
+      return
+    self._callbacks.call("on_log", step, dict(logs))
+    if self._progress is None:
       return
     self.folder.log(step, logs)
     reading = None

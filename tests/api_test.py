@@ -162,7 +162,7 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     images = [sample["images"] for sample in gan.predict(lambda: data)]
     self.assertLen(images, 5)
     exported = tf.saved_model.load(gan.export_saved_model(f"{self.folder}/x"))
-    served = exported.signatures["serving_default"](z=tf.constant(z))["images"]
+    served = exported.signatures["floats"](z=tf.constant(z))["images"]
     self.assertAllClose(served, images)
     step = gan.get_run().experiment.step
     w = step.ema.twin.trainable_variables[0].numpy()
@@ -188,7 +188,7 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     images = [sample["images"] for sample in gan.predict(lambda: data)]
     exported = tf.saved_model.load(gan.export_saved_model(f"{self.folder}/x"))
     z = {name: tf.constant(value) for name, value in z.items()}
-    served = exported.signatures["serving_default"](**z)["images"]
+    served = exported.signatures["floats"](**z)["images"]
     self.assertAllClose(served, images, atol=1e-6)
     self.assertGreater(np.std(images), 1e-3)
 
@@ -208,6 +208,13 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     gan = pg.Estimator(Module(), critic(), self.folder, z_dim=4)
     with self.assertRaisesRegex(ValueError, words):
       gan.train(input_fn, **steps)
+
+  def test_before_training_there_is_no_g(self):
+    gan = pg.Estimator(Module(), critic(), self.folder, 8, z_dim=4)
+    for use in (gan.sample, lambda: gan.export_saved_model(self.folder)):
+      with self.assertRaisesRegex(ValueError, "no G in .* call `train` first"):
+        use()
+    self.assertFalse(os.path.exists(self.folder))
 
   def test_invalid_arguments_are_refused(self):
     with self.assertRaisesRegex(ValueError, "multiple of `num_workers`.*10"):

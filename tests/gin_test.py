@@ -50,7 +50,12 @@ class GinTest(tf.test.TestCase, parameterized.TestCase):
     What is fetched is a few images, and ImageNet's nets are thin: `runs_test`
     has them at their size.
     """
-    sets = {"cifar10": 10, "tiny_imagenet": 200, "imagenet": 1000}
+    sets = {
+      "cifar10": 10,
+      "tiny_imagenet": 200,
+      "imagenet": 1000,
+      "folder": 10,
+    }
     found = [name for name in sets if name in path.stem]
     if not found:
       return []
@@ -152,6 +157,13 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(step.schedule.cache_depth, 2)
     for player in step.players.values():
       self.assertEqual(player.exchange.moves_per_update, 2)
+
+  def test_a_value_that_is_left_open_is_named(self):
+    words = (
+      '`InputFn.source` must be set.*add `--gin_bindings="InputFn.source = '
+    )
+    with self.assertRaisesRegex(ValueError, words):
+      config.load(["gin/runs/folder64.gin"], [])
 
   def test_an_old_name_in_an_include_is_reported_too(self):
     path = pathlib.Path(self.get_temp_dir()) / "old.gin"

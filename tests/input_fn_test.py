@@ -73,6 +73,12 @@ class ElementTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(labels, ids(images) % 3)
 
   @parameterized.named_parameters(("labels", True), ("no_labels", False))
+  def test_labels_are_used_if_there_are_two_classes_or_more(self, labeled):
+    maker = make(source=lambda: source(labeled=labeled), conditional="auto")
+    self.assertEqual(maker.conditional, labeled)
+    self.assertEqual(bool(maker.spec.num_classes), labeled)
+
+  @parameterized.named_parameters(("labels", True), ("no_labels", False))
   def test_unconditional_gives_images_only(self, labeled):
     maker = make(source=lambda: source(labeled=labeled), conditional=False)
     self.assertEqual(maker.spec, (4, 1, 0))

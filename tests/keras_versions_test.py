@@ -8,8 +8,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.engine import strategies
+from paragan_tf.generator import Generator
 from paragan_tf.nets import adapted
-from paragan_tf.outputs.export import export
+from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.types import Mode
 from tests import testing, user_nets
 from tests.user_nets import (
@@ -66,8 +67,10 @@ class KerasVersionsTest(tf.test.TestCase, parameterized.TestCase):
         x = self.noise(self.dense(z), training=True)
         return tf.reshape(x, [-1, *IMAGE])
 
-    path = export(adapt_g(G()), False, self.get_temp_dir())
-    serve = tf.saved_model.load(path).signatures["serving_default"]
+    g = adapt_g(G())
+    info = GInfo(4, 1, 0, g.z_dim, own_net=True)
+    path = Generator(g, info).export(self.get_temp_dir())
+    serve = tf.saved_model.load(path).signatures["floats"]
     first, second = (serve(z=batch().z)["images"] for _ in range(2))
     self.assertNotAllClose(first, second)
 

@@ -1,8 +1,11 @@
 """Wrong input is refused before the first step."""
 
+import os
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from PIL import Image
 
 from paragan_tf.data import preflight, sources
 from paragan_tf.data.adapted_input import AdaptedInput
@@ -107,6 +110,42 @@ class RemarksTest(tf.test.TestCase):
     self.assertLen(found, 1)
     self.assertIn("'b' has 2 images, 'a' 22", found[0])
     self.assertEqual(self.remarks([0] * 20 + [1] * 2 + [2] * 5), [])
+
+
+class FitTest(tf.test.TestCase):
+  def describe(self, *sizes):
+    """Returns what is said of image files of sizes, at 16 px."""
+    folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+    os.makedirs(folder, exist_ok=True)
+    for i, size in enumerate([*sizes] * 10):
+      Image.new("RGB", size, (i, 0, 0)).save(f"{folder}/{i}.png")
+    made = InputFn(f"folder:{folder}", resolution=16, conditional="auto")
+    self.assertFalse(made.conditional)
+    return preflight.describe_fit(made)
+
+  def test_images_that_fit_are_not_mentioned(self):
+    self.assertEqual(self.describe((16, 16)), [])
+    self.assertEqual(
+      preflight.describe_fit(InputFn(arrays(8), 4, conditional=False)), []
+    )
+
+  def test_how_other_sizes_are_made_to_fit_is_said(self):
+    (words,) = self.describe((30, 20), (16, 16), (64, 100))
+    self.assertStartsWith(
+      words, "Images of 16x16 to 64x100 become 16x16: center crop, bicubic. "
+    )
+    self.assertIn("`Transform.crop`", words)
+
+  def test_enlarged_images_are_mentioned(self):
+    (words,) = self.describe((30, 12))
+    self.assertIn("30x12 become 16x16: ", words)
+    self.assertIn("small ones are enlarged", words)
+
+  def test_arrays_say_it_too(self):
+    (words,) = preflight.describe_fit(
+      InputFn(arrays(8), resolution=8, conditional=False)
+    )
+    self.assertIn("Images of 4x4 become 8x8", words)
 
 
 if __name__ == "__main__":

@@ -163,5 +163,40 @@ class ProgressTest(tf.test.TestCase, parameterized.TestCase):
     self.assertStartsWith(stream.getvalue(), "step 10/10")
 
 
+class CounterTest(tf.test.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.now = 1000.0
+    self.enter_context(
+      mock.patch.object(progress.time, "monotonic", lambda: self.now)
+    )
+
+  def test_long_work_has_a_line_every_ten_seconds(self):
+    stream = io.StringIO()
+    counter = progress.Counter("images", stream)
+    for done in range(100, 1001, 100):
+      self.now += 3.0
+      counter(done, 1000)
+    self.assertEqual(
+      stream.getvalue().splitlines(),
+      ["images 400/1,000, 00:18 left", "images 800/1,000, 00:06 left"],
+    )
+
+  def test_short_work_has_none(self):
+    stream = io.StringIO()
+    counter = progress.Counter("images", stream)
+    counter(5, 10)
+    counter(10, 10)
+    self.assertEqual(stream.getvalue(), "")
+
+  def test_a_terminal_shows_a_bar(self):
+    stream = Terminal()
+    counter = progress.Counter("images", stream)
+    for done in (5, 10):
+      self.now += 1.0
+      counter(done, 10)
+    self.assertIn("images:", stream.getvalue())
+
+
 if __name__ == "__main__":
   tf.test.main()

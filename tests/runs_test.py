@@ -25,7 +25,7 @@ from tests import abstract, plans_test
 RUNS = sorted(
   pathlib.Path(__file__).resolve().parent.parent.glob("gin/runs/*.gin")
 )
-CLASSES = {"tiny_imagenet": 200, "imagenet": 1000, "cifar10": 10}
+CLASSES = {"tiny_imagenet": 200, "imagenet": 1000, "cifar10": 10, "folder": 3}
 IMAGENET = [path for path in RUNS if "imagenet" in path.stem]
 # One for each scheme of the small ones; a large one takes up to a minute.
 SMALL = ("smoke", "dposg_fashion", "dqgan_fashion")

@@ -66,6 +66,25 @@ class GridTest(tf.test.TestCase, parameterized.TestCase):
     picture = samples.grid(flat([value]), columns=1)
     self.assertAllEqual(picture, np.full([1, 2, 1], expected))
 
+  def test_pixels_stay_as_they_are(self):
+    pixels = np.arange(256, dtype=np.uint8).reshape([1, 16, 16, 1])
+    self.assertAllEqual(samples.grid(pixels, 1), pixels[0])
+
+  @parameterized.parameters(
+    (0, 64, 8),
+    (1, 64, 8),
+    (2, 64, 8),
+    (3, 64, 9),
+    (10, 64, 10),
+    (10, 4, 10),
+    (100, 64, 8),
+    (2, 3, 2),
+    (0, 1, 1),
+    (0, 5, 3),
+  )
+  def test_each_class_has_its_columns(self, num_classes, num, columns):
+    self.assertEqual(samples.columns_for(num_classes, num), columns)
+
   def test_fewer_images_than_columns_leave_no_empty_columns(self):
     self.assertEqual(samples.grid(flat([0, 0]), 8).shape, (1, 5, 1))
 

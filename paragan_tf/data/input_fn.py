@@ -41,7 +41,8 @@ class InputFn:
     source: Where images come from: a function, or a text like 'folder:PATH',
       see `sources.from_text`.
     resolution: Height and width of the images.
-    conditional: Whether batches have labels.
+    conditional: Whether batches have labels; 'auto' if there are two classes or
+      more.
     only_labels: The classes to take, by name or number; all if `None`. They are
       renumbered in this order.
     by_label: Replica `r` of `m` sees only the classes `r`, `r + m`, ..., in an
@@ -58,7 +59,7 @@ class InputFn:
     self,
     source: Union[str, Callable[[], sources.Source]] = sources.fashion,
     resolution: int = 32,
-    conditional: bool = True,
+    conditional: Union[bool, str] = True,
     only_labels: Optional[Sequence[Union[str, int]]] = None,
     by_label: bool = False,
     transform: Optional[Transform] = None,
@@ -81,6 +82,13 @@ class InputFn:
       found = sources.from_text(source) if isinstance(source, str) else source()
     if only_labels is not None:
       found = sources.select_classes(found, only_labels)
+    if conditional == "auto":
+      conditional = len(found.label_names) > 1
+    if not isinstance(conditional, bool):
+      raise ValueError(
+        "`conditional` must be True, False or 'auto', got "
+        f"{conditional!r}: set `InputFn.conditional`."
+      )
     if conditional and not found.label_names:
       raise ValueError(
         f"`conditional` needs labels and '{found.name}' has none: set "

@@ -1,16 +1,19 @@
 """Checks the input before the first step: errors on a device are obscure."""
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Sequence
+import math
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from paragan_tf.data import folder, reading
 from paragan_tf.data.encoded import EncodedImages
 from paragan_tf.types import ImageSpec
 
 _MAX_IMAGES, _MAX_HELDOUT = 64, 8  # To check.
+_MAX_SIZES = 64  # Files whose size is looked at.
 _ROUNDING = 1e-3
 
 
@@ -150,6 +153,41 @@ def remarks(input_fn: Any) -> List[str]:
     counts = np.bincount(train.labels, minlength=len(source.label_names))
     found += _find_imbalance(dict(zip(source.label_names, counts)))
   return found
+
+
+def describe_fit(input_fn: Any) -> List[str]:
+  """Returns how images of other sizes are made to fit, if some are looked at.
+
+  Of a folder some files are; of arrays all are known.
+  """
+  source = getattr(input_fn, "source", None)
+  sizes = [] if source is None else _find_sizes(source.train)
+  side = input_fn.spec.resolution
+  if all(size == (side, side) for size in sizes):
+    return []
+  first, last = min(sizes, key=math.prod), max(sizes, key=math.prod)
+  listed = " to ".join(f"{w}x{h}" for w, h in dict.fromkeys([first, last]))
+  small = min(map(min, sizes)) < side
+  return [
+    f"Images of {listed} become {side}x{side}: "
+    f"{input_fn.train_set.preprocessing}"
+    f"{'; small ones are enlarged' if small else ''}. `Transform.crop`, "
+    "`Transform.resize` and `InputFn.resolution` change it."
+  ]
+
+
+def _find_sizes(train: Any) -> List[Tuple[int, int]]:
+  """Returns width and height of some images."""
+  if not isinstance(train, EncodedImages):
+    return [(train.pixels.shape[2], train.pixels.shape[1])]
+  rows = np.flatnonzero(train.size < 0)  # The others are records.
+  sizes = []
+  for row in rows[:: max(1, len(rows) // _MAX_SIZES)][:_MAX_SIZES]:
+    path = train.paths[train.path_index[row]]
+    # What cannot be read is reported by the checks.
+    with contextlib.suppress(OSError), Image.open(path) as image:
+      sizes.append(image.size)
+  return sizes
 
 
 def _find_imbalance(counts: Dict[str, int]) -> List[str]:

@@ -130,6 +130,13 @@ def fashion(num_heldout: int = 2000) -> Source:
   return _split("fashion", pixels, found["labels"], names, num_heldout)
 
 
+def fashion_mnist() -> Tuple[np.ndarray, np.ndarray]:
+  """Returns the embedded images, uint8 `[10000, 32, 32, 1]`, and class ids."""
+  parts = fashion()
+  pixels, labels = zip(parts.train, parts.heldout)
+  return np.concatenate(pixels), np.concatenate(labels)
+
+
 @gin.register
 def npz(path: str, num_heldout: Optional[int] = None) -> Source:
   """Returns arrays of a file: `images` `[n, h, w(, c)]` uint8, `labels` `[n]`.

@@ -1,7 +1,7 @@
 """Draws samples from a generator, on all replicas of this process."""
 
 import math
-from typing import Optional
+from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -9,6 +9,60 @@ import tensorflow as tf
 from paragan_tf import collectives
 from paragan_tf.engine.processes import Processes
 from paragan_tf.types import Mode, Net
+
+# Latent codes are drawn in blocks of this size, whatever the batch: the code of
+# a sample depends on its seed and its index alone.
+_BLOCK = 256
+
+
+def draw_codes(
+  seed: Union[int, tf.Tensor],
+  start: Union[int, tf.Tensor],
+  num: Union[int, tf.Tensor],
+  z_dim: int,
+  truncation: Optional[float] = None,
+) -> tf.Tensor:
+  """Returns latent codes of a seed's sequence, `[num, z_dim]`; may be traced.
+
+  Args:
+    seed: Of the sequence.
+    start: Index of the first code.
+    num: How many.
+    z_dim: Length of a code.
+    truncation: See `Sampler`.
+  """
+  start, num = (tf.cast(x, tf.int64) for x in (start, num))
+  first = start // _BLOCK
+  blocks = tf.map_fn(
+    lambda block: _draw_block(seed, block * _BLOCK, z_dim, truncation),
+    tf.range(first, (start + num + _BLOCK - 1) // _BLOCK),
+    fn_output_signature=tf.TensorSpec([_BLOCK, z_dim]),
+  )
+  skipped = start - first * _BLOCK
+  return tf.reshape(blocks, [-1, z_dim])[skipped : skipped + num]
+
+
+def _draw_block(seed, start, z_dim: int, truncation) -> tf.Tensor:
+  seeds = tf.stack([tf.cast(seed, tf.int64), start])
+  shape = [_BLOCK, z_dim]
+  if truncation is None:
+    return tf.random.stateless_normal(shape, seeds, alg="philox")
+  # Exact, by inverting the normal distribution between the bounds.
+  upper = 0.5 * (1.0 + math.erf(truncation / math.sqrt(2.0)))
+  u = tf.random.stateless_uniform(
+    shape, seeds, 1.0 - upper, upper, alg="philox"
+  )
+  return tf.cast(tf.math.ndtri(tf.cast(u, tf.float64)), tf.float32)
+
+
+def check_truncation(truncation: Optional[float]) -> None:
+  """Raises a `ValueError` unless latent codes can be truncated there."""
+  # Not `<= 0`, which NaN is not either.
+  if truncation is not None and not truncation > 0:
+    raise ValueError(
+      f"`truncation` must be above 0, got {truncation}: 1 or 0.5 gives samples "
+      "that are more typical and vary less; leave it out for all of them."
+    )
 
 
 class Sampler:
@@ -26,14 +80,13 @@ class Sampler:
     batch_size: int = 256,
     truncation: Optional[float] = None,
   ):
-    if truncation is not None and truncation <= 0:
-      raise ValueError(f"`truncation` must be above 0, got {truncation}.")
+    check_truncation(truncation)
     self.truncation = truncation
     num = Processes(strategy).num_local_replicas
     self._strategy = strategy
     self._num_replicas = num
     self._g = g
-    self._z_dim = g.z_dim  # type: ignore[attr-defined]
+    self.z_dim = g.z_dim  # type: ignore[attr-defined]
     self._conditional = conditional
     self._batch_size = -(-batch_size // num) * num
     self._draw = tf.function(self._draw_on_replicas, autograph=False)
@@ -59,33 +112,22 @@ class Sampler:
       if z is None or self._conditional:
         raise ValueError("`labels` must be set, got `None`: G is conditional.")
       labels = np.zeros(len(z), np.int32)
+    if z is None:
+      z = self.codes(len(labels), seed, start)
     size = self._batch_size
     parts = []
     for i in range(0, len(labels), size):
+      # Always whole batches: kernels may round in other ways in smaller ones.
       part = np.resize(labels[i : i + size], [size, *labels.shape[1:]])
       part = part.astype(np.float32 if labels.ndim == 2 else np.int32)
-      codes = self._codes(seed, start + i, None if z is None else z[i:])
+      codes = np.resize(z[i : i + size], [size, self.z_dim])
+      codes = tf.constant(codes, tf.float32)
       parts.append(self._draw(codes, tf.constant(part)).numpy())
     return np.concatenate(parts)[: len(labels)]
 
-  def codes(self, num: int, seed: int) -> np.ndarray:
-    """Returns the first latent codes of a seed's sequence, `[num, z_dim]`."""
-    starts = range(0, num, self._batch_size)
-    parts = [self._codes(seed, start, None).numpy() for start in starts]
-    return np.concatenate(parts)[:num]
-
-  def _codes(self, seed: int, start: int, z: Optional[np.ndarray]) -> tf.Tensor:
-    shape = [self._batch_size, self._z_dim]
-    if z is not None:
-      return tf.constant(np.resize(z[: shape[0]], shape), tf.float32)
-    if self.truncation is None:
-      return tf.random.stateless_normal(shape, [seed, start], alg="philox")
-    # Exact, by inverting the normal distribution between the bounds.
-    upper = 0.5 * (1.0 + math.erf(self.truncation / math.sqrt(2.0)))
-    u = tf.random.stateless_uniform(
-      shape, [seed, start], 1.0 - upper, upper, alg="philox"
-    )
-    return tf.cast(tf.math.ndtri(tf.cast(u, tf.float64)), tf.float32)
+  def codes(self, num: int, seed: int, start: int = 0) -> np.ndarray:
+    """Returns latent codes of a seed's sequence, `[num, z_dim]`."""
+    return draw_codes(seed, start, num, self.z_dim, self.truncation).numpy()
 
   def _draw_on_replicas(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns images of a batch; each local replica draws its shard."""

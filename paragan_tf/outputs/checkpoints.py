@@ -155,6 +155,28 @@ def restore(path: str, entries: Sequence[Entry]) -> None:
       copy.assign(_add_residuals(entry, value, residuals))
 
 
+def read_shapes(path: str) -> Dict[str, List[int]]:
+  """Returns the shapes of all stored values, without those of replicas."""
+  shapes = _Stored(path).shapes
+  return {k: v for k, v in shapes.items() if not _REPLICA.search(k)}
+
+
+def read_values(
+  path: str, specs: Dict[str, tf.TensorSpec], mean: bool
+) -> Dict[str, tf.Tensor]:
+  """Returns one value of each variable.
+
+  Args:
+    path: Of the checkpoint.
+    specs: By name.
+    mean: Whether that is the mean over replicas, or the first one's.
+  """
+  stored = _Stored(path)
+  keys = {name: stored.find_keys(name, mean) for name in specs}
+  values = stored.read({k: specs[n] for n in specs for k in keys[n]})
+  return {n: _mean([values[k] for k in keys[n]]) for n in specs}
+
+
 class _Stored:
   """The variables of a checkpoint."""
 
@@ -162,17 +184,22 @@ class _Stored:
     self._path = path
     try:
       reader = tf.train.load_checkpoint(path)
-      self._shapes = reader.get_variable_to_shape_map()
+      self.shapes = reader.get_variable_to_shape_map()
       self._dtypes = reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError, RuntimeError) as e:
       raise _damage_error(path, e) from e
-    ids = (_REPLICA.search(key) for key in self._shapes)
+    ids = (_REPLICA.search(key) for key in self.shapes)
     self._num = 1 + max((int(found[1]) for found in ids if found), default=0)
 
   def replicas(self, name: str) -> Tuple[int, ...]:
     """Returns the ids of the replicas whose values are stored."""
     ids = range(self._num)
-    return tuple(i for i in ids if _replica_key(name, i) in self._shapes)
+    return tuple(i for i in ids if _replica_key(name, i) in self.shapes)
+
+  def find_keys(self, name: str, all_replicas: bool) -> List[str]:
+    """Returns the keys of a variable on all replicas, or on the first."""
+    keys = [_replica_key(name, i) for i in self.replicas(name)] or [name]
+    return keys if all_replicas else keys[:1]
 
   def find_sources(self, entry: Entry) -> List[List[str]]:
     """Returns for each copy the keys that it is restored from."""
@@ -197,14 +224,14 @@ class _Stored:
 
   def read(self, wanted: Dict[str, tf.TensorSpec]) -> Dict[str, tf.Tensor]:
     """Returns the values of keys; refuses other shapes and types."""
-    missing = sorted(set(wanted) - set(self._shapes))
+    missing = sorted(set(wanted) - set(self.shapes))
     if missing:
       raise ValueError(
         f"Checkpoint '{self._path}' lacks {_abbreviate(missing)}: it belongs "
         "to another model; set another `model_dir`."
       )
     for key, spec in wanted.items():
-      self._check(key, "shape", list(spec.shape), self._shapes[key])
+      self._check(key, "shape", list(spec.shape), self.shapes[key])
       self._check(key, "type", spec.dtype.name, self._dtypes[key].name)
     try:
       values = tf.raw_ops.RestoreV2(
@@ -249,11 +276,16 @@ def _merge(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
   """Returns the mean or the sum of the replicas' values; zeros for none."""
   if not values:
     return tf.zeros_like(entry.copies[0])
+  if entry.merge_rule == "sum" and values[0].dtype.is_floating:
+    return tf.add_n(values)
+  return _mean(values)
+
+
+def _mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
   # Integers are counts, which agree on all replicas.
   if len(values) == 1 or not values[0].dtype.is_floating:
     return values[0]
-  total = tf.add_n(values)
-  return total if entry.merge_rule == "sum" else total / len(values)
+  return tf.add_n(values) / len(values)
 
 
 def _write(path: str, by_key: Dict[str, tf.Variable]) -> None:

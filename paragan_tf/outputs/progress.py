@@ -115,3 +115,44 @@ class Progress:
       return "?"
     seconds = (now - since) / (step - since_step) * (self._num_steps - step)
     return tqdm.tqdm.format_interval(max(0, round(seconds)))
+
+
+class Counter:
+  """Shows how much of something is done, and the time left.
+
+      counter = Counter("samples")
+      counter(256, 10000)      # as often as it is known
+
+  A bar on a terminal; elsewhere a line every ten seconds, so that work which is
+  done sooner prints nothing.
+  """
+
+  def __init__(self, what: str, stream: Optional[TextIO] = None):
+    self._what = what
+    self._stream = sys.stderr if stream is None else stream
+    self._bar: Optional[tqdm.tqdm] = None
+    self._started = self._last_line_at = time.monotonic()
+
+  def __call__(self, done: int, total: int) -> None:
+    """Shows that `done` of `total` are done."""
+    if self._stream.isatty():
+      if self._bar is None:
+        self._bar = tqdm.tqdm(
+          total=total, desc=self._what, file=self._stream, leave=False
+        )
+      self._bar.update(done - self._bar.n)
+      if done >= total:
+        self._bar.close()
+        self._bar = None
+      return
+    now = time.monotonic()
+    if now - self._last_line_at < _SECONDS_BETWEEN_LINES:
+      return
+    self._last_line_at = now
+    seconds = (now - self._started) / max(done, 1) * (total - done)
+    left = tqdm.tqdm.format_interval(round(seconds))
+    print(
+      f"{self._what} {done:,}/{total:,}, {left} left",
+      file=self._stream,
+      flush=True,
+    )

@@ -1,7 +1,7 @@
 """The folder of a run: its config, checkpoints, records, pictures and report.
 
     folder = RunFolder(model_dir, writers)   # writes nothing
-    folder.open(config, step)                # creates the folder
+    folder.open(config, step, g_info)        # creates the folder
     folder.log(step, {"d/loss": 0.7})
     folder.write_samples(step, grid, scale)
     folder.close()
@@ -18,9 +18,10 @@ import tensorflow as tf
 
 from paragan_tf.outputs import report, samples
 from paragan_tf.outputs.checkpoints import Checkpoints, Writers
+from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.outputs.records import Records, write_file
 
-_CONFIG, _BROKEN = "config.gin", "broken.txt"
+_CONFIG, _BROKEN, _G_INFO = "config.gin", "broken.txt", "generator.json"
 
 
 class RunFolder:
@@ -46,13 +47,19 @@ class RunFolder:
     with tf.io.gfile.GFile(path) as f:
       return f.read()
 
-  def open(self, config: str, step: int) -> None:
+  def read_g_info(self) -> Optional[GInfo]:
+    """Returns what the G of the run is like; older runs do not say it."""
+    path = os.path.join(self.path, _G_INFO)
+    return GInfo.read(path) if tf.io.gfile.exists(path) else None
+
+  def open(self, config: str, step: int, g_info: GInfo) -> None:
     """Creates the folder, saves the config, opens the records at a step."""
     if not self.is_writer:
       return
     try:
       tf.io.gfile.makedirs(self.path)
       write_file(os.path.join(self.path, _CONFIG), config.encode())
+      g_info.write(os.path.join(self.path, _G_INFO))
     except (tf.errors.OpError, OSError) as e:
       raise ValueError(
         f"`model_dir` must be a writable folder, got '{self.path}' "

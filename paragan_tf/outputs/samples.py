@@ -1,5 +1,6 @@
 """Sample grids: G's samples in one picture."""
 
+import math
 import os
 
 import numpy as np
@@ -9,6 +10,7 @@ from paragan_tf.outputs import records
 
 _GAP = 1  # Pixels between two images, before they are scaled up.
 _WHITE = 255
+_MAX_COLUMNS = 16  # Of one class each.
 _SIDE = 96  # Images of fewer pixels are hard to see on a screen.
 
 
@@ -16,8 +18,8 @@ def grid(images: np.ndarray, columns: int) -> np.ndarray:
   """Lays images out row by row, with a thin white gap between them.
 
   Args:
-    images: `[n, h, w, 1 or 3]`, in [-1, 1]. Other values are clipped, and NaN
-      becomes gray.
+    images: `[n, h, w, 1 or 3]`, uint8, or floats in [-1, 1]. Other values are
+      clipped, and NaN becomes gray.
     columns: Images in a row; the last row may have fewer.
 
   Returns:
@@ -36,11 +38,23 @@ def grid(images: np.ndarray, columns: int) -> np.ndarray:
   cells = np.full(
     [rows * columns, h + _GAP, w + _GAP, c], _WHITE, dtype=np.uint8
   )
-  cells[:n, :h, :w] = _to_pixels(images)
+  cells[:n, :h, :w] = to_pixels(images)
   cells = cells.reshape([rows, columns, h + _GAP, w + _GAP, c])
   picture = cells.transpose([0, 2, 1, 3, 4])
   picture = picture.reshape([rows * (h + _GAP), columns * (w + _GAP), c])
   return picture[:-_GAP, :-_GAP]
+
+
+def columns_for(num_classes: int, num: int = 64) -> int:
+  """Returns how many of `num` images, classes in turn, make a row.
+
+  Each column has one class, if there are at most 16: few classes take several
+  columns each.
+  """
+  square = max(1, math.isqrt(num - 1) + 1)
+  if not 0 < num_classes <= _MAX_COLUMNS:
+    return square
+  return num_classes * max(1, round(square / num_classes))
 
 
 def scale_for(resolution: int) -> int:
@@ -75,7 +89,9 @@ def write_png(path: str, grid: np.ndarray, scale: int = 1) -> None:
   records.write_file(path, records.encode_png(large))
 
 
-def _to_pixels(images: np.ndarray) -> np.ndarray:
-  """Maps [-1, 1] to 0..255, rounded."""
+def to_pixels(images: np.ndarray) -> np.ndarray:
+  """Maps [-1, 1] to 0..255, rounded; uint8 stays as it is."""
+  if images.dtype == np.uint8:
+    return images
   images = np.nan_to_num(images.astype(np.float32), nan=0.0)
   return np.rint((np.clip(images, -1, 1) + 1) * 127.5).astype(np.uint8)
