@@ -6,7 +6,7 @@ from typing import Callable, List, Mapping, Optional, Sequence
 
 import gin
 
-from paragan_tf import config
+from paragan_tf import config, facts
 from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
 from paragan_tf.engine import loop, strategies
@@ -76,6 +76,7 @@ class Run:
     self._saved: Optional[str] = None
     self._inner: Optional[Callable[[int], loop.Logs]] = None
     self._is_restored = False
+    self._is_started = False
     self._config = config.operative()
     config.check_resumable(self.folder.read_config(), self._config, model_dir)
 
@@ -146,6 +147,7 @@ class Run:
         "`Run.restore` must be called before `Run.train`: a checkpoint in "
         f"'{self.folder.path}' would be overwritten."
       )
+    self._record_start()
     stops = [self._log_every, self._sample_every, self._save_every]
     actions = [
       self._log,
@@ -169,6 +171,14 @@ class Run:
       raise self._input_failed(reason) from e
     self.experiment.consolidate()
     return self._logs
+
+  def _record_start(self) -> None:
+    """Records what this process trains with, once and if it trains."""
+    if self._is_started or not self.folder.is_writer:
+      return
+    self._is_started = True
+    found = facts.collect(self.experiment, self._estimator)
+    self.folder.start(self.done, {**found, "num_steps": self.num_steps})
 
   def _input_failed(self, reason: str) -> InputError:
     """Saves if it can; returns the error to raise.

@@ -33,7 +33,7 @@ class Sampler:
     self._strategy = strategy
     self._num_replicas = num
     self._g = g
-    self._z_dim = g.z_dim  # type: ignore[attr-defined]
+    self.z_dim = g.z_dim  # type: ignore[attr-defined]
     self._conditional = conditional
     self._batch_size = -(-batch_size // num) * num
     self._draw = tf.function(self._draw_on_replicas, autograph=False)
@@ -75,7 +75,7 @@ class Sampler:
     return np.concatenate(parts)[:num]
 
   def _codes(self, seed: int, start: int, z: Optional[np.ndarray]) -> tf.Tensor:
-    shape = [self._batch_size, self._z_dim]
+    shape = [self._batch_size, self.z_dim]
     if z is not None:
       return tf.constant(np.resize(z[: shape[0]], shape), tf.float32)
     if self.truncation is None:

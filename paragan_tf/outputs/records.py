@@ -4,6 +4,7 @@
     records.rewind(step)           # on resume: drops what came after `step`
     records.write(step, {"d/loss": 0.7, "g/loss": 1.2})
     records.metric(step, [{"name": "fid", "value": 9.1, "protocol": {...}}])
+    records.start(step, {"num_devices": 4})   # a line of starts.jsonl
     records.close()
 
 One process of a run writes; any process may `read` at the same time.
@@ -21,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-_FILE = "metrics.jsonl"
+FILE, _STARTS = "metrics.jsonl", "starts.jsonl"
 _RESERVED = ("step", "seconds", "metrics")
 _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
@@ -62,7 +63,16 @@ def real_score(metric: Mapping[str, Any]) -> Any:
 
 def read(model_dir: str) -> list[dict[str, Any]]:
   """Returns the complete lines of metrics.jsonl, oldest first."""
-  lines = (_parse(line) for line in _read_text(model_dir).split("\n"))
+  return _read_lines(os.path.join(model_dir, FILE))
+
+
+def read_starts(model_dir: str) -> list[dict[str, Any]]:
+  """Returns the lines of starts.jsonl, oldest first."""
+  return _read_lines(os.path.join(model_dir, _STARTS))
+
+
+def _read_lines(path: str) -> list[dict[str, Any]]:
+  lines = (_parse(line) for line in _read_text(path).split("\n"))
   return [line for line in lines if line is not None]
 
 
@@ -115,6 +125,10 @@ class Records:
         run = f"protocol_{_digest(entry.get('protocol'))}"
         self._write_scalars(step, scalar, run)
 
+  def start(self, step: int, facts: Mapping[str, Any]) -> None:
+    """Writes what the run starts, or resumes, with."""
+    self._append(step, _to_json(facts), _STARTS)
+
   def image(self, step: int, name: str, pixels: np.ndarray) -> None:
     """Writes `[h, w, 1 or 3]` uint8 pixels for TensorBoard."""
     image = _Summary.Image(
@@ -134,19 +148,22 @@ class Records:
   def _reset(self, lines: list[dict[str, Any]]) -> None:
     """Replaces the record by `lines`, and resumes the clock from them."""
     text = "".join(map(_to_line, lines))
-    if text != _read_text(self._model_dir):
-      write_file(os.path.join(self._model_dir, _FILE), text.encode())
+    path = os.path.join(self._model_dir, FILE)
+    if text != _read_text(path):
+      write_file(path, text.encode())
     self._seconds = max(
       (_to_float(x.get("seconds")) for x in lines), default=0.0
     )
     self._start = time.monotonic()
 
-  def _append(self, step: int, values: Mapping[str, Any]) -> None:
+  def _append(
+    self, step: int, values: Mapping[str, Any], file: str = FILE
+  ) -> None:
     seconds = self._seconds + time.monotonic() - self._start
     line = {"step": int(step), "seconds": round(seconds, 3), **values}
     tf.io.gfile.makedirs(self._model_dir)
     # Opened for each line, because a bucket stores only files that are closed.
-    path = os.path.join(self._model_dir, _FILE)
+    path = os.path.join(self._model_dir, file)
     with tf.io.gfile.GFile(path, "a") as f:
       f.write(_to_line(line))
 
@@ -181,8 +198,7 @@ def _open_events(folder: str) -> tf.io.TFRecordWriter:
   return writer
 
 
-def _read_text(model_dir: str) -> str:
-  path = os.path.join(model_dir, _FILE)
+def _read_text(path: str) -> str:
   if not tf.io.gfile.exists(path):
     return ""
   with tf.io.gfile.GFile(path, "rb") as f:

@@ -70,6 +70,11 @@ class RunFolder:
     write_file(path, "".join(rows).encode())
     return path
 
+  def start(self, step: int, facts: Mapping[str, Any]) -> None:
+    """Records what the run starts, or resumes, with."""
+    if self._records is not None:
+      self._records.start(step, facts)
+
   def log(self, step: int, scalars: Mapping[str, float]) -> None:
     """Records scalars."""
     if self._records is not None:
