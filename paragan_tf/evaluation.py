@@ -1,6 +1,7 @@
 """Samples and metrics of the moving average of G."""
 
 import contextlib
+import copy
 from typing import (
   Any,
   Callable,
@@ -27,7 +28,7 @@ from paragan_tf.outputs import (
 )
 from paragan_tf.types import Net
 
-_SAMPLE_SEED, _METRIC_SEED, STANDING_SEED = 1, 2, 3
+_SAMPLE_SEED, METRIC_SEED, STANDING_SEED = 1, 2, 3
 
 
 class _Suite(NamedTuple):
@@ -87,6 +88,12 @@ class Evaluation:
     """Why nothing is measured where something was expected, or nothing."""
     return self._choice.note
 
+  def of(self, sampler: Sampler, plain_g: Callable[[], Net]) -> "Evaluation":
+    """Returns the evaluation of another G, by the same real images."""
+    other = copy.copy(self)
+    other._sampler, other._plain_g = sampler, plain_g
+    return other
+
   def grid(self, rows: int = 8) -> np.ndarray:
     """Returns a picture of samples with fixed latent codes, a class a column.
 
@@ -137,12 +144,12 @@ class Evaluation:
       bn_mode=f"standing, {self._num_standing}"
       if self._num_standing
       else "stored",
-      seed=_METRIC_SEED,
+      seed=METRIC_SEED,
     )
     suite, num_samples, labels = self._metric_suites[counts]
     with self._metric_sampler() as sampler:
       return suite.measure(
-        lambda labels, start: sampler(labels, _METRIC_SEED, start),
+        lambda labels, start: sampler(labels, METRIC_SEED, start),
         sampling,
         num_samples,
         labels,

@@ -10,18 +10,19 @@ evaluations.jsonl, which the report and TensorBoard show with the others.
 
 import math
 import time
-from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
 from paragan_tf import measuring
-from paragan_tf.measuring import Request, RunMeter, Step
+from paragan_tf.measuring import Request, RunMeter
 from paragan_tf.outputs import records, report
-from paragan_tf.outputs.best import Best
+from paragan_tf.outputs.best import Best, choose
 from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.outputs.metrics import MetricValue
 from paragan_tf.outputs.progress import Counter
 from paragan_tf.outputs.statistics import Progress
+from paragan_tf.trained import Step
 
 
 class Measurement(NamedTuple):
@@ -30,12 +31,12 @@ class Measurement(NamedTuple):
   Attributes:
     values: Of all metrics.
     step: Of the checkpoint; `None` of an export or of images.
-    best: The value by which it is the best so far, if it is.
+    best_by: The metric by which it is the best so far, if it is.
   """
 
   values: List[MetricValue]
   step: Optional[int] = None
-  best: Optional[MetricValue] = None
+  best_by: Optional[str] = None
 
 
 class Follower:
@@ -61,7 +62,8 @@ class Follower:
   ) -> Measurement:
     """Measures one checkpoint; records its values, and writes the report."""
     progress = progress or Counter("images")
-    staged = self._stage(step)
+    best = Best(self._model_dir)
+    staged = self._stage(best, step)
     values = self._meter.measure(step, progress)
     done = self._meter.step
     if done is None:
@@ -69,14 +71,16 @@ class Follower:
     if self._records is None:
       self._records = records.Records(self._model_dir, records.EVALUATIONS)
     seconds = records.seconds_at(self._model_dir, done)
-    self._records.metric(done, [x.to_json() for x in values], seconds)
+    entries = [value.to_json() for value in values]
+    self._records.metric(done, entries, seconds)
     kept = None
     if staged is not None:
-      kept = keep_best(self._model_dir, staged, done, values, self._best_by)
+      entry = choose(entries, self._best_by)
+      kept = entry["name"] if best.offer(staged, done, entry) else None
     report.write(self._model_dir)
     return Measurement(values, done, kept)
 
-  def _stage(self, step: Step) -> Optional[str]:
+  def _stage(self, best: Best, step: Step) -> Optional[str]:
     """Copies the checkpoint to measure, which the run may remove meanwhile."""
     steps = measuring.list_steps(self._model_dir)
     if step is None and steps:
@@ -84,7 +88,7 @@ class Follower:
     if step not in steps or not isinstance(step, int):
       return None
     path = Checkpoints(self._model_dir).path(step)
-    return Best(self._model_dir).stage(path, step)
+    return best.stage(path, step)
 
   def follow(
     self,
@@ -127,9 +131,7 @@ class Follower:
 
 def measure_images(path: str, request: Request) -> Measurement:
   """Measures the images of a folder or an npz file."""
-  return Measurement(
-    measuring.measure_images(path, request, Counter("images"))
-  )
+  return Measurement(measuring.measure_images(path, request, Counter("images")))
 
 
 def format_values(values: Sequence[MetricValue]) -> str:
@@ -146,24 +148,3 @@ def format_values(values: Sequence[MetricValue]) -> str:
       f"{x.protocol.resizer}"
     )
   return "\n".join([*rows, how])
-
-
-def keep_best(
-  model_dir: str,
-  path: str,
-  step: int,
-  values: List[MetricValue],
-  best_by: Optional[str],
-) -> Optional[MetricValue]:
-  """Keeps a checkpoint if it is the best by a metric; returns that value."""
-  by_name: Mapping[str, MetricValue] = {value.name: value for value in values}
-  if not values:
-    return None
-  name = best_by or values[0].name
-  if name not in by_name:
-    raise ValueError(
-      f"`best_by` must be one of {', '.join(by_name)}, got '{name}'."
-    )
-  value = by_name[name]
-  is_best = Best(model_dir).offer(path, step, value.to_json())
-  return value if is_best else None

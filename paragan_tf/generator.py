@@ -53,8 +53,12 @@ class Generator:
   The i-th sample of a seed depends on the seed, its class and the truncation
   only. Eager.
 
+  Attributes:
+    net: The moving average of G, with plain variables.
+    info: What it is like.
+
   Args:
-    g: The moving average of G, with plain variables.
+    g: See `net`.
     info: What it is like.
     num_standing: Batches of samples to compute standing batch-norm statistics
       from; 0 uses the stored ones.
@@ -62,7 +66,7 @@ class Generator:
 
   def __init__(self, g: Net, info: GInfo, num_standing: int = 0):
     self.info = info
-    self._g = g
+    self.net = g
     self._num_standing = num_standing
 
   def sample(
@@ -181,7 +185,7 @@ class Generator:
       _draw_from_start, z_dim=self.info.z_dim, truncation=sampler.truncation
     )
     info = self.info._replace(truncation=sampler.truncation)
-    return export.export(self._g, info, folder, codes)
+    return export.export(self.net, info, folder, codes)
 
   def _draw(
     self,
@@ -207,7 +211,7 @@ class Generator:
       truncation = None
     sampler = Sampler(
       tf.distribute.get_strategy(),
-      self._g,
+      self.net,
       bool(self.info.num_classes),
       _BATCH_SIZE,
       truncation,
@@ -216,7 +220,7 @@ class Generator:
       num = self._num_standing * standing.BATCH_SIZE
       codes = sampler.codes(num, STANDING_SEED)
       batches = standing.make_batches(codes, self.info.num_classes)
-      standing.assign_standing_statistics(self._g, batches)
+      standing.assign_standing_statistics(self.net, batches)
     return sampler
 
   def _find_ids(self, classes: Optional[Classes]) -> Optional[np.ndarray]:

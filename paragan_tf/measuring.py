@@ -11,7 +11,7 @@ A run is compared with the images it was trained on, as at its end; with a
 
 import os
 import re
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import gin
 import numpy as np
@@ -29,13 +29,10 @@ from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.outputs.features import Extractor
 from paragan_tf.outputs.metrics import MetricSuite, MetricValue, Sampling
 from paragan_tf.outputs.statistics import Progress, Statistics
+from paragan_tf.trained import Step
 
-BEST = "best"
 _NUM_SAMPLES = 10_000
 _BATCH_SIZE = 256  # As at the end of a run, so that values are the same.
-
-# A step, `best`, or `None` for the newest checkpoint.
-Step = Union[int, str, None]
 
 
 class Request(NamedTuple):
@@ -180,9 +177,7 @@ def list_steps(model_dir: str) -> List[int]:
   return [int(re.findall(r"\d+$", path)[0]) for path in paths]
 
 
-def _make_sampler(
-  generator: Generator, truncation: Optional[float]
-) -> Sampler:
+def _make_sampler(generator: Generator, truncation: Optional[float]) -> Sampler:
   return Sampler(
     tf.distribute.get_strategy(),
     generator.net,

@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import gin
 
-from paragan_tf import config
+from paragan_tf import config, facts
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
@@ -14,7 +14,7 @@ from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
 from paragan_tf.outputs import checkpoints, metrics, samples
-from paragan_tf.outputs.progress import Progress
+from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import RunFolder
 
 
@@ -48,6 +48,8 @@ class Run:
     log_every: int = 20,
     sample_every: int = 500,
     save_every: int = 500,
+    measure_every: Optional[int] = None,
+    best_by: Optional[str] = None,
     num_metric_samples: Optional[int] = None,
     num_metric_reference: Optional[int] = None,
     callbacks: Sequence[Any] = (),
@@ -59,6 +61,8 @@ class Run:
       sample_every=sample_every,
       save_every=save_every,
     )
+    if measure_every is not None:
+      intervals["measure_every"] = measure_every
     _check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
     self.num_steps = num_steps
@@ -67,6 +71,7 @@ class Run:
     self._log_every = log_every
     self._sample_every = sample_every
     self._save_every = save_every
+    self._measure_every, self._best_by = measure_every, best_by
     self._num_metric_samples = num_metric_samples
     self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
@@ -84,6 +89,7 @@ class Run:
     self._inner: Optional[Callable[[int], loop.Logs]] = None
     self._is_restored = False
     self._callbacks = Callbacks(callbacks)
+    self._is_started = False
     self._config = config.operative(notes)
     config.check_resumable(self.folder.read_config(), self._config, model_dir)
 
@@ -92,6 +98,12 @@ class Run:
     """Steps trained so far."""
     step = self.experiment.step
     return int(strategies.copies(self.experiment.strategy, step.count)[0])
+
+  @property
+  def _intervals(self) -> List[int]:
+    """The steps between two samples, saves and measurements."""
+    found = [self._sample_every, self._save_every, self._measure_every]
+    return [interval for interval in found if interval]
 
   @property
   def _num_replicas(self) -> int:
@@ -155,12 +167,15 @@ class Run:
         "`Run.restore` must be called before `Run.train`: a checkpoint in "
         f"'{self.folder.path}' would be overwritten."
       )
-    stops = [self._log_every, self._sample_every, self._save_every]
+    self._record_start()
+    stops = [self._log_every, *self._intervals]
     actions = [
       self._log,
       loop.every(self._sample_every, self._consolidate_and_sample),
       loop.every(self._save_every, lambda step, logs: self.save()),
     ]
+    if self._measure_every:
+      actions.append(loop.every(self._measure_every, self._measure_and_keep))
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
     try:
@@ -178,6 +193,14 @@ class Run:
       raise self._input_failed(reason) from e
     self.experiment.consolidate()
     return self._logs
+
+  def _record_start(self) -> None:
+    """Records what this process trains with, once and if it trains."""
+    if self._is_started or not self.folder.is_writer:
+      return
+    self._is_started = True
+    found = facts.collect(self.experiment, self._estimator)
+    self.folder.start(self.done, {**found, "num_steps": self.num_steps})
 
   def _input_failed(self, reason: str) -> InputError:
     """Saves if it can; returns the error to raise.
@@ -219,9 +242,8 @@ class Run:
     if self._estimator is not None:
       if self.done:
         self.save()  # The estimator starts at the newest checkpoint.
-      intervals = self._sample_every, self._save_every
       return self.experiment.estimator_loop(
-        self._estimator, self._state.entries, intervals
+        self._estimator, self._state.entries, self._intervals
       ).train
     if self._inner is None:
       self._inner = self.experiment.inner_loop(self.done)
@@ -246,7 +268,7 @@ class Run:
     """Samples, measures and reports; called on the chief."""
     self._sample(self.done, {})
     self._interpolate()
-    values = self._measure(num_samples or self._default_samples())
+    values = self._measure(num_samples)
     width = max((len(value.name) for value in values), default=0)
     for value in values:
       print(f"{value.name:{width}} {_format(value)}")
@@ -262,22 +284,37 @@ class Run:
       return self._num_metric_samples
     return min(self._num_metric_samples, source.num_heldout)
 
-  def _measure(self, num_samples) -> List[metrics.MetricValue]:
+  def _measure_and_keep(self, step: int, logs: loop.Logs) -> None:
+    """Measures, unless `finish` is about to, and keeps the best checkpoint."""
+    del logs
+    self.experiment.consolidate()
+    self.save()
+    if self.folder.is_writer and step < self.num_steps:
+      self._measure()
+
+  def _measure(
+    self, num_samples: Optional[int] = None
+  ) -> List[metrics.MetricValue]:
     if not self.experiment.evaluation.can_measure:
       if self.experiment.evaluation.note:
         print(self.experiment.evaluation.note, flush=True)
       return []
-    print("Measuring ...", flush=True)
-    evaluation = self.experiment.evaluation
+    counter = Counter(f"Measuring step {self.done:,}: images")
     try:
-      values = evaluation.measure(num_samples, self._num_metric_reference)
+      values = self.experiment.evaluation.measure(
+        num_samples or self._default_samples(),
+        self._num_metric_reference,
+        counter,
+      )
+      entries = [value.to_json() for value in values]
+      self.folder.record_metrics(self.done, entries)
+      if self._measure_every and self._saved and entries:
+        self.folder.keep_best(self._saved, self.done, entries, self._best_by)
     except ValueError as e:
       raise InputError(
-        f"Nothing is measured: {e} Training is complete; the last checkpoint "
-        f"is {self._saved}."
+        f"Nothing is measured: {e} Trained up to step {self.done}; the last "
+        f"checkpoint is {self._saved}."
       ) from e
-    entries = [value.to_json() for value in values]
-    self.folder.record_metrics(self.done, entries)
     return values
 
   def _check_finite(self, step: int, logs: loop.Logs) -> None:
@@ -381,10 +418,11 @@ def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:
   for name, value in intervals.items():
     if value < 1:
       raise ValueError(f"`Run.{name}` must be at least 1, got {value}.")
-  save_every = intervals["save_every"]
-  if save_every % cycle:
-    raise ValueError(
-      f"`Run.save_every` must be a multiple of {cycle}, the steps between two "
-      f"exchanges, got {save_every}: take {-(-save_every // cycle) * cycle}; "
-      "in between each replica has values of its own."
-    )
+  for name in ("save_every", "measure_every"):
+    value = intervals.get(name, cycle)
+    if value % cycle:
+      raise ValueError(
+        f"`Run.{name}` must be a multiple of {cycle}, the steps between two "
+        f"exchanges, got {value}: take {-(-value // cycle) * cycle}; in "
+        "between each replica has values of its own."
+      )

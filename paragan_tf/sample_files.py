@@ -70,14 +70,14 @@ class Request:
 
 
 def write_samples(
-  model_dir: str, request: Request, step: Optional[int] = None
+  model_dir: str, request: Request, step: trained.Step = None
 ) -> None:
   """Loads G, draws, writes, and prints what is where.
 
   Args:
     model_dir: The folder of a run or of an export.
     request: What to draw.
-    step: Which checkpoint; the newest by default.
+    step: Which checkpoint, or `best`; the newest by default.
   """
   g = trained.load(model_dir, step)
   found, columns = _draw(g, request)

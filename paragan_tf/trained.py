@@ -10,7 +10,7 @@ checkpoint has its values.
 
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import gin
 import tensorflow as tf
@@ -20,6 +20,7 @@ from paragan_tf.engine.player import Player
 from paragan_tf.experiment import MakeNet, player
 from paragan_tf.generator import Generator
 from paragan_tf.outputs import checkpoints, export
+from paragan_tf.outputs.best import Best
 from paragan_tf.outputs.checkpoints import Checkpoints, Writers
 from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.outputs.run_folder import RunFolder
@@ -28,11 +29,14 @@ from paragan_tf.types import ImageSpec
 _NAME = "g_ema"  # Of the moving average of G.
 _NUM_LISTED = 3
 Shapes = Dict[str, List[int]]
+BEST = "best"
+# A step, `BEST`, or `None` for the newest checkpoint.
+Step = Union[int, str, None]
 
 
 def load(
   model_dir: str,
-  step: Optional[int] = None,
+  step: Step = None,
   make_g: Optional[MakeNet] = None,
 ) -> Generator:
   """Returns the moving average of G of a run, or the G of an export.
@@ -41,7 +45,7 @@ def load(
 
   Args:
     model_dir: The folder of a run, or of an export.
-    step: Which checkpoint; the newest by default.
+    step: Which checkpoint, or `best`; the newest by default.
     make_g: Makes G, if no config says what it is.
   """
   folder = RunFolder(model_dir, Writers())
@@ -71,7 +75,7 @@ def has_g(model_dir: str) -> bool:
   return latest is not None and folder.read_g_info() is not None
 
 
-def _load_export(folder: str, step: Optional[int]) -> Generator:
+def _load_export(folder: str, step: Step) -> Generator:
   path = export.find(folder)
   if path is None:
     raise ValueError(
@@ -93,9 +97,16 @@ def _describe(folder: str) -> str:
   return "it has neither 'config.gin' nor 'saved_model.pb'"
 
 
-def _find_checkpoint(
-  found: Checkpoints, model_dir: str, step: Optional[int]
-) -> str:
+def _find_checkpoint(found: Checkpoints, model_dir: str, step: Step) -> str:
+  if step == BEST:
+    path = Best(model_dir).path()
+    if path is None:
+      raise ValueError(
+        f"`step` must be a number, got 'best': nothing is measured yet in "
+        f"'{model_dir}'; `python -m tools.evaluate --model_dir={model_dir}` "
+        "keeps the best checkpoint."
+      )
+    return path
   paths = found.paths()
   if not paths:
     raise ValueError(
@@ -104,13 +115,13 @@ def _find_checkpoint(
     )
   if step is None:
     return paths[-1]
-  if found.path(step) not in paths:
+  if found.path(int(step)) not in paths:
     steps = ", ".join(re.findall(r"\d+$", path)[0] for path in paths)
     raise ValueError(
       f"`step` must be that of a checkpoint in '{model_dir}', {steps}; got "
       f"{step}: take one of these, or leave it out for the newest."
     )
-  return found.path(step)
+  return found.path(int(step))
 
 
 def _own_net_error(model_dir: str) -> ValueError:

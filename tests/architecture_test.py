@@ -16,7 +16,7 @@ ROOMS = {
   "nets": {"types", "collectives", "hardware"},
   "game": {"types", "collectives", "hashing", "hardware"},
   "sync": {"types", "collectives", "hashing", "pairs"},
-  "outputs": {"types", "collectives"},
+  "outputs": {"types", "collectives", "__version__"},
   "engine": {"types", "collectives", "pairs", "tf_private", "game", "sync"},
 }
 ONLY = {
@@ -77,8 +77,10 @@ class ArchitectureTest(parameterized.TestCase):
     # Not so the suites of the benchmark, which measure what is inside.
     front = {
       "api",
+      "comparison",
       "config",
       "experiment",
+      "following",
       "quiet",
       "run",
       "sample_files",
@@ -97,6 +99,9 @@ class ArchitectureTest(parameterized.TestCase):
       "choices",
       "trained",
       "sample_files",
+      "measuring",
+      "following",
+      "facts",
       "callbacks",
       "run",
       "api",
@@ -130,9 +135,11 @@ class ArchitectureTest(parameterized.TestCase):
           self.assertIn(str(path.relative_to(PACKAGE)), allowed, name)
 
   def test_one_file_knows_the_versions_of_keras(self):
-    # A user's net has its own Keras; what is measured with loads by `tf`'s.
+    # A user's net has its own Keras; what is measured with loads by `tf`'s; a
+    # run records the version.
     allowed = {
       "nets/keras_versions.py",
+      "outputs/environment.py",
       "outputs/extractors.py",
       "outputs/mobile_net.py",
     }

@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 import warnings
-from typing import Any, Callable, Mapping, NoReturn, Optional, TypeVar
+from typing import Any, Callable, Mapping, NoReturn, Optional, TypeVar, Union
 
 from absl import app, flags, logging
 
@@ -70,6 +70,15 @@ def fail(message: str) -> NoReturn:
   """Prints an error on one line, and exits with code 2."""
   print(f"Error: {' '.join(message.split())}", file=sys.stderr, flush=True)
   sys.exit(2)
+
+
+def read_step(text: Optional[str]) -> Union[int, str, None]:
+  """Returns what `--step` chooses: a step, `best`, or `None`."""
+  if text is None or text == "best":
+    return text
+  if not text.isdecimal():
+    raise ValueError(f"`--step` must be a number or 'best', got '{text}'.")
+  return int(text)
 
 
 def check_file(flag: str, path: Optional[str]) -> None:

@@ -79,7 +79,10 @@ def main(words: List[str]) -> None:
     lambda: module.Follower(_MODEL_DIR.value, request, _BEST_BY.value)
   )
   if not _FOLLOW.value:
-    _show(module, cli.exit_on_error(lambda: follower.measure(_read_step())))
+    _show(
+      module,
+      cli.exit_on_error(lambda: follower.measure(cli.read_step(_STEP.value))),
+    )
     return
   stop = cli.StopSignals("Stopping after this checkpoint")
   cli.exit_on_error(
@@ -95,21 +98,12 @@ def _show(module, result) -> None:
   if result.step is not None:
     print(f"Step {result.step:,}")
   print(module.format_values(result.values), flush=True)
-  if result.best is not None:
-    print(f"The best so far by {result.best.name}: kept in best/.", flush=True)
+  if result.best_by is not None:
+    print(f"The best so far by {result.best_by}: kept in best/.", flush=True)
   if _JSON.value:
     entries = [value.to_json() for value in result.values]
     figures = {"step": result.step, "metrics": entries}
     cli.write_json("json", _JSON.value, figures)
-
-
-def _read_step():
-  text = _STEP.value
-  if text is None or text == "best":
-    return text
-  if not text.isdecimal():
-    raise ValueError(f"`--step` must be a number or 'best', got '{text}'.")
-  return int(text)
 
 
 def _check(words: List[str]) -> None:

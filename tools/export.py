@@ -16,8 +16,8 @@ _OUTPUT = flags.DEFINE_string(
   "Folder; the export is a folder in it, named by the time.",
   required=True,
 )
-_STEP = flags.DEFINE_integer(
-  "step", None, "Which checkpoint; the newest by default."
+_STEP = flags.DEFINE_string(
+  "step", None, "Which checkpoint: a number or `best`; the newest by default."
 )
 _TRUNCATION = flags.DEFINE_float(
   "truncation",
@@ -31,7 +31,7 @@ def main():
   """Reads the flags and exports."""
   module = cli.import_quietly("paragan_tf.trained")
   path = cli.exit_on_error(
-    lambda: module.load(_MODEL_DIR.value, _STEP.value).export(
+    lambda: module.load(_MODEL_DIR.value, cli.read_step(_STEP.value)).export(
       _OUTPUT.value, _TRUNCATION.value
     )
   )

@@ -34,8 +34,8 @@ _TRUNCATION = flags.DEFINE_float(
   "Truncates latent codes at this many standard deviations; by default as the "
   "run does, `inf` for never.",
 )
-_STEP = flags.DEFINE_integer(
-  "step", None, "Which checkpoint; the newest by default."
+_STEP = flags.DEFINE_string(
+  "step", None, "Which checkpoint: a number or `best`; the newest by default."
 )
 _SWEEP = flags.DEFINE_list(
   "truncation_sweep", None, "Truncations, as 0.5,1,2: one row each."
@@ -68,7 +68,9 @@ def main():
     )
   )
   cli.exit_on_error(
-    lambda: module.write_samples(_MODEL_DIR.value, request, _STEP.value)
+    lambda: module.write_samples(
+      _MODEL_DIR.value, request, cli.read_step(_STEP.value)
+    )
   )
 
 

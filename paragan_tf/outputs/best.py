@@ -12,7 +12,7 @@ protocol replaces the old one.
 import json
 import math
 import os
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
@@ -86,6 +86,19 @@ class Best:
     fields = json.dumps(new._asdict(), indent=2) + "\n"
     write_file(self._file, fields.encode())
     return True
+
+
+def choose(
+  entries: Sequence[Mapping[str, Any]], best_by: Optional[str]
+) -> Mapping[str, Any]:
+  """Returns the value of the metric that decides; the first by default."""
+  by_name = {entry["name"]: entry for entry in entries}
+  name = best_by or next(iter(by_name), None)
+  if name not in by_name:
+    raise ValueError(
+      f"`best_by` must be one of {', '.join(by_name)}, got '{name}'."
+    )
+  return by_name[name]
 
 
 def is_better(new: Record, old: Optional[Record]) -> bool:

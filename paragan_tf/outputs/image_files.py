@@ -68,7 +68,7 @@ def open_images(
   """Returns the images of a folder or an npz file, at most `most`."""
   name = os.path.basename(os.path.normpath(path))
   if not tf.io.gfile.exists(path):
-    raise ValueError(f"There are no images at '{path}': no such file or folder.")
+    raise ValueError(f"There are no images at '{path}': it does not exist.")
   if tf.io.gfile.isdir(path):
     paths = list_files(path)[:most]
     if len(paths) < 2:
@@ -135,8 +135,8 @@ def _read_arrays(path: str) -> Tuple[np.ndarray, Optional[np.ndarray]]:
   if not found:
     shapes = {name: (x.dtype.name, x.shape) for name, x in arrays.items()}
     raise ValueError(
-      f"'{path}' must have an array of images, uint8 and [n, h, w, 1 or 3], got "
-      f"{shapes}."
+      f"'{path}' must have an array of images, uint8 and [n, h, w, 1 or 3], "
+      f"got {shapes}."
     )
   return arrays[found[0]], arrays.get("labels")
 

@@ -4,6 +4,7 @@
     records.rewind(step)           # on resume: drops what came after `step`
     records.write(step, {"d/loss": 0.7, "g/loss": 1.2})
     records.metric(step, [{"name": "fid", "value": 9.1, "protocol": {...}}])
+    records.start(step, {"num_devices": 4})   # a line of starts.jsonl
     records.close()
 
 One process of a run writes; any process may `read` at the same time.
@@ -21,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-_FILE = "metrics.jsonl"
+FILE, _STARTS = "metrics.jsonl", "starts.jsonl"
+EVALUATIONS = "evaluations.jsonl"  # Of processes beside the run.
 _RESERVED = ("step", "seconds", "metrics")
 _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
@@ -61,8 +63,31 @@ def real_score(metric: Mapping[str, Any]) -> Any:
 
 
 def read(model_dir: str) -> list[dict[str, Any]]:
-  """Returns the complete lines of metrics.jsonl, oldest first."""
-  lines = (_parse(line) for line in _read_text(model_dir).split("\n"))
+  """Returns the complete lines of metrics.jsonl, and those of evaluations."""
+  lines = _read_lines(os.path.join(model_dir, FILE))
+  found = read_evaluations(model_dir)
+  return sorted([*lines, *found], key=_step) if found else lines
+
+
+def read_evaluations(model_dir: str) -> list[dict[str, Any]]:
+  """Returns the lines of evaluations.jsonl, oldest first."""
+  return _read_lines(os.path.join(model_dir, EVALUATIONS))
+
+
+def seconds_at(model_dir: str, step: int) -> float:
+  """Returns the duration of a run until a step; 0 if it is not known."""
+  lines = _read_lines(os.path.join(model_dir, FILE))
+  known = [x for x in lines if _step(x) <= step]
+  return max((_to_float(x.get("seconds")) for x in known), default=0.0)
+
+
+def read_starts(model_dir: str) -> list[dict[str, Any]]:
+  """Returns the lines of starts.jsonl, oldest first."""
+  return _read_lines(os.path.join(model_dir, _STARTS))
+
+
+def _read_lines(path: str) -> list[dict[str, Any]]:
+  lines = (_parse(line) for line in _read_text(path).split("\n"))
   return [line for line in lines if line is not None]
 
 
@@ -78,14 +103,19 @@ class Records:
   logical devices.
   """
 
-  def __init__(self, model_dir: str):
-    self._model_dir = model_dir
+  def __init__(self, model_dir: str, file: str = FILE):
+    self._model_dir, self._file = model_dir, file
     self._events: dict[str, tf.io.TFRecordWriter] = {}
-    self._reset(read(model_dir))
+    self._reset(file, _read_lines(os.path.join(model_dir, file)))
 
   def rewind(self, step: int) -> None:
-    """Drops the lines of steps after `step`, and an incomplete one."""
-    self._reset([x for x in read(self._model_dir) if _step(x) <= step])
+    """Drops the lines of steps after `step`, and an incomplete one.
+
+    Also what other processes have measured after it.
+    """
+    for file in (EVALUATIONS, self._file):
+      lines = _read_lines(os.path.join(self._model_dir, file))
+      self._reset(file, [x for x in lines if _step(x) <= step])
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes scalars; metrics.jsonl has null for those that are not finite."""
@@ -96,11 +126,21 @@ class Records:
     self._append(step, scalars)
     self._write_scalars(step, scalars)
 
-  def metric(self, step: int, entries: Sequence[Mapping[str, Any]]) -> None:
+  def metric(
+    self,
+    step: int,
+    entries: Sequence[Mapping[str, Any]],
+    seconds: Optional[float] = None,
+  ) -> None:
     """Writes metric values: dicts of name, value, real_score and protocol.
 
     In TensorBoard each protocol is a run of its own, so that values of
     different protocols never share a curve.
+
+    Args:
+      step: Of the checkpoint.
+      entries: The values.
+      seconds: Duration of the run until then; until now by default.
     """
     entries = [_to_json(entry) for entry in entries]
     for entry in entries:
@@ -108,12 +148,17 @@ class Records:
         raise ValueError(
           f"`entries` must each have a name and a value, got {entry}."
         )
-    self._append(step, {"metrics": entries})
+    clock = {} if seconds is None else {"seconds": seconds}
+    self._append(step, {**clock, "metrics": entries})
     for entry in entries:
       if isinstance(entry["value"], (int, float)):
         scalar = {f"metrics/{entry['name']}": entry["value"]}
         run = f"protocol_{_digest(entry.get('protocol'))}"
         self._write_scalars(step, scalar, run)
+
+  def start(self, step: int, facts: Mapping[str, Any]) -> None:
+    """Writes what the run starts, or resumes, with."""
+    self._append(step, _to_json(facts), _STARTS)
 
   def image(self, step: int, name: str, pixels: np.ndarray) -> None:
     """Writes `[h, w, 1 or 3]` uint8 pixels for TensorBoard."""
@@ -131,22 +176,25 @@ class Records:
       events.close()
     self._events.clear()
 
-  def _reset(self, lines: list[dict[str, Any]]) -> None:
-    """Replaces the record by `lines`, and resumes the clock from them."""
+  def _reset(self, file: str, lines: list[dict[str, Any]]) -> None:
+    """Replaces a file by `lines`, and resumes the clock from them."""
     text = "".join(map(_to_line, lines))
-    if text != _read_text(self._model_dir):
-      write_file(os.path.join(self._model_dir, _FILE), text.encode())
+    path = os.path.join(self._model_dir, file)
+    if text != _read_text(path):
+      write_file(path, text.encode())
     self._seconds = max(
       (_to_float(x.get("seconds")) for x in lines), default=0.0
     )
     self._start = time.monotonic()
 
-  def _append(self, step: int, values: Mapping[str, Any]) -> None:
+  def _append(
+    self, step: int, values: Mapping[str, Any], file: Optional[str] = None
+  ) -> None:
     seconds = self._seconds + time.monotonic() - self._start
     line = {"step": int(step), "seconds": round(seconds, 3), **values}
     tf.io.gfile.makedirs(self._model_dir)
     # Opened for each line, because a bucket stores only files that are closed.
-    path = os.path.join(self._model_dir, _FILE)
+    path = os.path.join(self._model_dir, file or self._file)
     with tf.io.gfile.GFile(path, "a") as f:
       f.write(_to_line(line))
 
@@ -181,8 +229,7 @@ def _open_events(folder: str) -> tf.io.TFRecordWriter:
   return writer
 
 
-def _read_text(model_dir: str) -> str:
-  path = os.path.join(model_dir, _FILE)
+def _read_text(path: str) -> str:
   if not tf.io.gfile.exists(path):
     return ""
   with tf.io.gfile.GFile(path, "rb") as f:

@@ -1,285 +1,217 @@
 """The report of a run: one HTML file with its pictures, curves and config.
 
 It is made from the files in the run's folder (samples/*.png, metrics.jsonl,
-config.gin), needs no network, and skips what is missing.
+starts.jsonl, config.gin), needs no network, and skips what is missing.
 """
 
-import base64
 import datetime
 import html
-import importlib.resources
-import io
-import json
-import math
 import os
 import platform
-import string
-from importlib import metadata
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-import tensorflow as tf
-from PIL import Image
 
-from paragan_tf.outputs import records, samples
-from paragan_tf.outputs.curves import (
-  Curve,
-  draw,
-  is_number,
-  short,
-  spread,
-  tick,
+from paragan_tf.outputs import (
+  charts,
+  environment,
+  html_parts,
+  embedded,
+  protocols,
+  records,
+  run_history,
+  samples,
 )
+from paragan_tf.outputs.charts import Series
+from paragan_tf.outputs.curves import duration, short
+from paragan_tf.outputs.html_parts import Cell
+from paragan_tf.outputs.run_history import Metric, RunHistory
 
-_MAX_GRIDS = 8
-_MAX_PNG_BYTES = 500_000  # A larger grid is embedded as a JPEG.
-_MAX_JPEG_SIDE = 1280
 _LOSSES = ("d/loss", "g/loss", "d_loss", "g_loss")
 _GROUPS = {
-  "metrics": "Metrics",
   "d": "Discriminator",
   "g": "Generator",
   "input": "Input",
   "run": "Run",
 }
-_PACKAGES = ("paragan_tf", "tensorflow", "tensorflow-gan", "numpy")
-
-
-class Metric(NamedTuple):
-  """One metric under one protocol; `newest` is its last entry."""
-
-  curve: Curve
-  newest: dict[str, Any]
+# What starts.jsonl has, and what it is called on the page.
+_FACTS = {
+  "num_replicas": "Replicas",
+  "num_processes": "Processes",
+  "engine": "Engine",
+  "batch_size": "Batch size",
+  "images_per_step": "Images per step",
+  "platform": "Machine",
+}
 
 
 def write(model_dir: str) -> str:
   """Writes report.html into the folder of a run and returns its path."""
-  lines = records.read(model_dir)
-  lines = [x for x in lines if isinstance(x.get("step"), int)]
-  name = os.path.basename(os.path.abspath(model_dir))
-  curves, metrics = _curves(lines), _metrics(lines)
-  body = (
-    _headline(name, lines, curves, metrics),
-    _section("Samples", _grids(model_dir)),
-    _interpolation(model_dir),
-    _section("Metrics", _metric_table(metrics)),
-    _section("Curves", _charts(curves, metrics)),
-    _section("Config", _config(os.path.join(model_dir, "config.gin"))),
-    _section("Environment", _environment()),
-  )
-  package = importlib.resources.files("paragan_tf.outputs")
-  template = (package / "files" / "report.html").read_text()
-  page = string.Template(template).substitute(
-    title=html.escape(name), body="\n".join(body)
+  history = run_history.read(model_dir)
+  page = html_parts.render(
+    history.name,
+    _make_header(history),
+    html_parts.make_section("Samples", _make_samples(history)),
+    _make_interpolation(model_dir),
+    html_parts.make_section("Metrics", _make_metric_table(history.metrics)),
+    charts.make_section("Curves", [history], _make_charts(history)),
+    html_parts.make_section("Config", _make_config(history)),
+    html_parts.make_section("Environment", _make_environment(history)),
   )
   path = os.path.join(model_dir, "report.html")
   records.write_file(path, page.encode(errors="replace"))
   return path
 
 
-def _section(title: str, content: str) -> str:
-  return f"<section><h2>{title}</h2>\n{content}\n</section>"
-
-
-def _placeholder(text: str) -> str:
-  return f'<p class="soft">{text}</p>'
-
-
-def _curve(name: str, points: Sequence[tuple[int, Any]]) -> Curve:
-  values = [value if is_number(value) else math.nan for _, value in points]
-  return Curve(name, np.array([step for step, _ in points]), np.array(values))
-
-
-def _curves(lines: Sequence[dict[str, Any]]) -> dict[str, Curve]:
-  """Returns every scalar of the record, by name."""
-  points: dict[str, list[tuple[int, Any]]] = {}
-  for line in lines:
-    for name in line.keys() - {"step", "seconds", "metrics"}:
-      points.setdefault(name, []).append((line["step"], line[name]))
-  return {name: _curve(name, points[name]) for name in sorted(points)}
-
-
-def _metrics(lines: Sequence[dict[str, Any]]) -> list[Metric]:
-  """Returns the metrics; two protocols of one name are two metrics."""
-  histories: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
-  for line in lines:
-    for entry in line.get("metrics") or ():
-      protocol = json.dumps(entry.get("protocol"), sort_keys=True)
-      key = (str(entry.get("name")), protocol)
-      histories.setdefault(key, []).append((line["step"], entry))
-  names = [name for name, _ in histories]
-  metrics = []
-  for i, history in enumerate(histories.values()):
-    name = names[i]
-    if names.count(name) > 1:
-      name += f", protocol {names[: i + 1].count(name)}"
-    curve = _curve(name, [(step, x.get("value")) for step, x in history])
-    metrics.append(Metric(curve, history[-1][1]))
-  return metrics
-
-
-def _duration(seconds: float) -> str:
-  minutes, rest = divmod(round(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  if hours:
-    return f"{hours} h {minutes} min"
-  return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _headline(
-  name: str,
-  lines: Sequence[dict[str, Any]],
-  curves: dict[str, Curve],
-  metrics: Sequence[Metric],
-) -> str:
-  tiles = [("Steps", f"{max((x['step'] for x in lines), default=0):,}")]
-  speed = curves.get("images_per_second")
+def _make_header(history: RunHistory) -> str:
+  tiles = [("Steps", f"{history.step:,}")]
+  speed = history.curves.get("images_per_second")
   if speed is not None and np.isfinite(speed.values).any():
     tiles.append(("Images/s", short(float(np.nanmedian(speed.values)))))
-  seconds = [x["seconds"] for x in lines if is_number(x.get("seconds"))]
-  if seconds:
-    tiles.append(("Duration", _duration(max(seconds))))
-  tiles += [(m.curve.name, short(m.newest.get("value"))) for m in metrics[:2]]
-  cells = "".join(
-    f'<div class="card"><dt>{html.escape(term)}</dt><dd>{value}</dd></div>'
-    for term, value in tiles
-  )
-  return (
-    f"<header><h1>{html.escape(name)}</h1>\n"
-    f'<dl class="tiles">{cells}</dl></header>'
-  )
-
-
-def _grids(model_dir: str) -> str:
-  """Returns the newest grid, with buttons for earlier ones."""
-  paths = samples.png_paths(model_dir)
-  pictures = {x: _picture(paths[x]) for x in spread(list(paths), _MAX_GRIDS)}
-  pictures = {step: picture for step, picture in pictures.items() if picture}
-  parts = [
-    f'<input type="radio" name="grid" id="grid{step}"'
-    f"{' checked' if step == max(pictures) else ''}>"
-    f'<label for="grid{step}">{tick(step)}</label>'
-    f"<figure>{picture}<figcaption>Step {step:,}</figcaption></figure>"
-    for step, picture in pictures.items()
+  if history.seconds is not None:
+    tiles.append(("Duration", duration(history.seconds)))
+  names = _name_metrics(history.metrics)
+  tiles += [
+    (name, short(metric.newest.get("value")))
+    for name, metric in list(zip(names, history.metrics))[:2]
   ]
-  if not parts:
-    return _placeholder("No samples yet.")
-  return '<div class="card grids">' + "\n".join(parts) + "</div>"
+  return html_parts.make_header(history.name, html_parts.make_tiles(tiles))
 
 
-def _interpolation(model_dir: str) -> str:
+def _make_samples(history: RunHistory) -> str:
+  slider = embedded.make_slider(history.grids)
+  return slider or html_parts.make_paragraph("No samples yet.")
+
+
+def _make_interpolation(model_dir: str) -> str:
   """Returns the section of samples interpolated between classes, if any."""
   path = samples.interpolation_path(model_dir)
-  picture = _picture(path) if tf.io.gfile.exists(path) else ""
+  picture = embedded.embed(path, "Samples between two classes")
   if not picture:
     return ""
-  return _section(
-    "From class to class", f'<div class="card"><figure>{picture}</figure></div>'
+  figure = embedded.make_figure(
+    picture, "Each row has one latent code, and goes from a class to the next."
+  )
+  return html_parts.make_section(
+    "From class to class", html_parts.make_card(figure)
   )
 
 
-def _picture(path: str) -> str:
-  """Returns the image with its bytes embedded; empty if it is damaged."""
-  with tf.io.gfile.GFile(path, "rb") as f:
-    data = f.read()
-  try:
-    image = Image.open(io.BytesIO(data))
-    image.load()
-  except (OSError, SyntaxError, ValueError):
-    return ""
-  kind, large = "png", " data-large" if image.width > 720 else ""
-  if len(data) > _MAX_PNG_BYTES:
-    kind, jpeg = "jpeg", io.BytesIO()
-    image.thumbnail((_MAX_JPEG_SIDE, _MAX_JPEG_SIDE))
-    image.convert("RGB").save(jpeg, "JPEG", quality=88)
-    data = jpeg.getvalue()
-  return (
-    f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}"'
-    f' width="{image.width}" height="{image.height}" alt="Samples"{large}>'
-  )
+def _name_metrics(metrics: Sequence[Metric]) -> List[str]:
+  """Returns a name for each metric; of several protocols, what differs too."""
+  names = [metric.name for metric in metrics]
+  for name in [x for x in dict.fromkeys(names) if names.count(x) > 1]:
+    places = [i for i, metric in enumerate(metrics) if metric.name == name]
+    found = protocols.name_differences([metrics[i].protocol for i in places])
+    for i, words in zip(places, found):
+      names[i] = f"{name} ({words})"
+  return names
 
 
-def _metric_table(metrics: Sequence[Metric]) -> str:
-  rows = "".join(
-    f"<tr><td>{html.escape(m.curve.name)}</td>"
-    f"<td><b>{short(m.newest.get('value'))}</b></td>"
-    f"<td>{_real_score(m.newest)}</td>"
-    f"<td>{m.curve.steps[-1]:,}</td></tr>\n"
-    f'<tr><td colspan="4">{_protocol(m.newest.get("protocol"))}</td></tr>\n'
-    for m in metrics
-  )
-  if not rows:
-    return _placeholder("No metrics yet.")
-  return (
-    '<div class="card"><table><thead><tr><th>Metric</th><th>Value</th>'
-    "<th>Real images</th><th>Step</th></tr></thead>\n"
-    f"<tbody>{rows}</tbody></table></div>"
-  )
-
-
-def _real_score(metric: Mapping[str, Any]) -> str:
-  value = records.real_score(metric)
-  return short(value) if is_number(value) else "not known"
-
-
-def _protocol(protocol: Any) -> str:
-  if not protocol:
-    return "Protocol not known"
-  terms = protocol if isinstance(protocol, dict) else {"protocol": protocol}
-  return f"<details><summary>Protocol</summary>{_terms(terms)}</details>"
-
-
-def _terms(values: dict[str, Any]) -> str:
-  pairs = [
-    (term, value if isinstance(value, str) else json.dumps(value))
-    for term, value in values.items()
+def _make_metric_table(metrics: Sequence[Metric]) -> str:
+  if not metrics:
+    return html_parts.make_paragraph("No metrics yet.")
+  head = ("Metric", "Value", "Real images", "Step", "Protocol")
+  rows = [
+    [
+      Cell(name),
+      Cell(m.format_value()),
+      Cell("not known" if m.real_score is None else short(m.real_score)),
+      Cell(f"{m.scalar.steps[-1]:,}"),
+      Cell(parts=_make_protocol(m)),
+    ]
+    for name, m in zip(_name_metrics(metrics), metrics)
   ]
-  cells = "".join(
-    f"<dt>{html.escape(term)}</dt><dd>{html.escape(value)}</dd>"
-    for term, value in pairs
-  )
-  return f'<dl class="terms">{cells}</dl>'
+  table = html_parts.make_table([Cell(x) for x in head], rows)
+  return html_parts.make_card(table, style="metrics")
 
 
-def _config(path: str) -> str:
-  if not tf.io.gfile.exists(path):
-    return _placeholder("No config.gin in the folder of the run.")
-  with tf.io.gfile.GFile(path, "rb") as f:
-    text = html.escape(f.read().decode(errors="replace"))
-  return (
-    '<details class="card"><summary>config.gin</summary>'
-    f"<pre>{text}</pre></details>"
-  )
+def _make_protocol(metric: Metric) -> str:
+  terms = protocols.list_terms(metric.protocol)
+  versions = metric.newest.get("versions")
+  if isinstance(versions, dict):
+    terms["versions"] = ", ".join(f"{k} {v}" for k, v in versions.items())
+  summary = protocols.describe(metric.protocol)
+  if not terms:
+    return html.escape(summary)
+  return html_parts.make_details(summary, html_parts.make_terms(terms))
 
 
-def _environment() -> str:
+def _make_config(history: RunHistory) -> str:
+  if history.config is None:
+    return html_parts.make_paragraph("No config.gin in the folder of the run.")
+  text = f"<pre>{html.escape(history.config)}</pre>"
+  return html_parts.make_details("config.gin", text, style="card")
+
+
+def _make_environment(history: RunHistory) -> str:
+  """Returns what the run was trained with; without a record, what is here."""
   now = datetime.datetime.now(datetime.timezone.utc)
-  terms = {
-    "Report written": f"{now:%Y-%m-%d %H:%M} UTC",
-    "Machine": platform.platform(),
-    "Python": platform.python_version(),
+  terms: Dict[str, Any] = {}
+  versions = history.read_start("versions")
+  if isinstance(versions, dict):
+    count, kind = map(history.read_start, ("num_devices", "device_kind"))
+    terms["Trained on"] = f"{count} x {kind}"
+    for fact, name in _FACTS.items():
+      terms[name] = history.read_start(fact)
+  else:
+    terms["Machine"] = platform.platform()
+    versions = environment.read_versions()
+  terms.update(versions)
+  terms["Report written"] = f"{now:%Y-%m-%d %H:%M} UTC"
+  return html_parts.make_card(html_parts.make_terms(terms))
+
+
+def _make_charts(history: RunHistory) -> List[str]:
+  """Returns charts: metrics, the losses in one, all other scalars by group."""
+  parts, constants = _make_metric_charts(history)
+  series = {
+    name: Series(name, history, scalar)
+    for name, scalar in history.curves.items()
   }
-  for package in _PACKAGES:
-    try:
-      terms[package] = metadata.version(package)
-    except metadata.PackageNotFoundError:
-      terms[package] = "not installed"
-  return f'<div class="card">{_terms(terms)}</div>'
-
-
-def _charts(curves: dict[str, Curve], metrics: Sequence[Metric]) -> str:
-  """Returns charts: the losses in one, then all other scalars by group."""
-  losses = [curves[name] for name in _LOSSES if name in curves]
-  groups: dict[str, list[Curve]] = {key: [] for key in _GROUPS}
-  groups["metrics"] += [m.curve for m in metrics if len(m.curve.steps) > 1]
-  for name in [x for x in curves if x not in _LOSSES]:
+  losses = [series[name] for name in _LOSSES if name in series]
+  if any(x.varies for x in losses):
+    parts += ["<h3>Losses</h3>", charts.draw(losses, is_wide=True)]
+  else:
+    constants += losses
+  groups: Dict[str, List[Series]] = {key: [] for key in _GROUPS}
+  for name in [x for x in series if x not in _LOSSES]:
     prefix = name.partition("/")[0] if "/" in name else "run"
-    groups.setdefault(prefix, []).append(curves[name])
-  parts = [draw(losses, is_wide=True)] if losses else []
+    groups.setdefault(prefix, []).append(series[name])
   for prefix, members in groups.items():
-    cards = [draw([curve]) for curve in members]
-    if cards:
+    constants += [x for x in members if not x.varies]
+    drawn = [charts.draw([x]) for x in members if x.varies]
+    if drawn:
       title = _GROUPS.get(prefix, prefix)
       parts.append(f"<h3>{html.escape(title)}</h3>")
-      parts.append('<div class="charts">' + "\n".join(cards) + "</div>")
-  return "\n".join(parts) or _placeholder("Nothing in metrics.jsonl yet.")
+      parts.append(charts.make_grid(drawn))
+  parts += filter(None, [charts.name_constants(constants)])
+  empty = html_parts.make_paragraph("Nothing in metrics.jsonl yet.")
+  return parts or [empty]
+
+
+def _make_metric_charts(
+  history: RunHistory,
+) -> Tuple[List[str], List[Series]]:
+  """Returns a chart for each metric, a curve for each protocol; and the rest.
+
+  What was measured once is in the table of metrics, and has no curve.
+  """
+  names: Dict[str, List[Metric]] = {}
+  for metric in history.metrics:
+    if len(metric.scalar.steps) > 1:
+      names.setdefault(metric.name, []).append(metric)
+  drawn: List[str] = []
+  constants: List[Series] = []
+  for name, metrics in names.items():
+    words = protocols.name_differences([x.protocol for x in metrics])
+    members = [
+      Series(word or name, history, metric.scalar, metric.real_score, i)
+      for i, (metric, word) in enumerate(zip(metrics, words))
+    ]
+    if any(x.varies for x in members):
+      drawn.append(charts.draw(members, title=name * (len(metrics) > 1)))
+    else:
+      constants += [x._replace(name=name) for x in members]
+  parts = ["<h3>Metrics</h3>", charts.make_grid(drawn)] if drawn else []
+  return parts, constants

@@ -16,7 +16,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf.outputs import report, samples
+from paragan_tf.outputs import best, report, samples
 from paragan_tf.outputs.checkpoints import Checkpoints, Writers
 from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.outputs.records import Records, write_file
@@ -77,6 +77,11 @@ class RunFolder:
     write_file(path, "".join(rows).encode())
     return path
 
+  def start(self, step: int, facts: Mapping[str, Any]) -> None:
+    """Records what the run starts, or resumes, with."""
+    if self._records is not None:
+      self._records.start(step, facts)
+
   def log(self, step: int, scalars: Mapping[str, float]) -> None:
     """Records scalars."""
     if self._records is not None:
@@ -88,6 +93,17 @@ class RunFolder:
     """Records metrics with their protocols."""
     if self._records is not None:
       self._records.metric(step, values)
+
+  def keep_best(
+    self,
+    path: str,
+    step: int,
+    entries: Sequence[Mapping[str, Any]],
+    best_by: Optional[str],
+  ) -> None:
+    """Keeps a copy of a checkpoint if it is the best by a metric."""
+    if self.is_writer:
+      best.Best(self.path).offer(path, step, best.choose(entries, best_by))
 
   def samples_path(self, step: int) -> str:
     """Returns the path of a step's samples."""

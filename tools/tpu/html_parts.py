@@ -1,11 +1,18 @@
-"""Parts of an HTML page: paragraphs, tables and bars."""
+"""Parts of an HTML page beside those of reports: tables and bars."""
 
 import html
 import pathlib
 import string
 from typing import Iterable, List, Mapping, Sequence, Tuple
 
+from paragan_tf.outputs.html_parts import (
+  make_list,
+  make_paragraph,
+  make_tiles,
+)
 from tools.tpu import programs, rows
+
+__all__ = ["make_list", "make_paragraph", "make_tiles"]
 
 _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 
@@ -16,31 +23,10 @@ def render(title: str, parts: Iterable[str]) -> str:
   return template.substitute(title=html.escape(title), body="\n".join(parts))
 
 
-def make_paragraph(text: str, style: str = "soft") -> str:
-  """Returns a paragraph in one of the styles of the page."""
-  return f'<p class="{style}">{html.escape(text)}</p>'
-
-
 def make_section(title: str, *parts: str) -> str:
   """Returns a heading, and the parts on a card."""
   body = "".join(parts)
   return f'<h2>{html.escape(title)}</h2><div class="card">{body}</div>'
-
-
-def make_tiles(tiles: Sequence[Tuple[str, str]]) -> str:
-  """Returns large figures, each with its name."""
-  cards = (
-    f'<div class="card"><dt>{html.escape(name)}</dt>'
-    f"<dd>{html.escape(value)}</dd></div>"
-    for name, value in tiles
-  )
-  return f'<dl class="tiles">{"".join(cards)}</dl>'
-
-
-def make_list(sentences: Sequence[str]) -> str:
-  """Returns sentences as a list."""
-  items = (f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
-  return f"<ul>{''.join(items)}</ul>"
 
 
 def make_table(lines: Sequence[Sequence[str]], num_words: int = 1) -> str:
