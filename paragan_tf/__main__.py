@@ -14,6 +14,7 @@ from paragan_tf import shipped
 COMMANDS = (
   "train",
   "sample",
+  "evaluate",
   "export",
   "doctor",
   "launch",

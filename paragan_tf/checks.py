@@ -131,3 +131,23 @@ def check_one_value(
         f"`{type(exchange).__name__}` of `{name}` lets replicas differ: "
         "take `AllReduce`, or `--engine=strategy`."
       )
+
+
+def check_intervals(intervals: Mapping[str, int], cycle: int) -> None:
+  """Raises an error unless a run can stop at these intervals.
+
+  Args:
+    intervals: Steps between two stops, by name.
+    cycle: Steps between two exchanges.
+  """
+  for name, value in intervals.items():
+    if value < 1:
+      raise ValueError(f"`Run.{name}` must be at least 1, got {value}.")
+  for name in ("save_every", "measure_every"):
+    value = intervals.get(name, cycle)
+    if value % cycle:
+      raise ValueError(
+        f"`Run.{name}` must be a multiple of {cycle}, the steps between two "
+        f"exchanges, got {value}: take {-(-value // cycle) * cycle}; in "
+        "between each replica has values of its own."
+      )

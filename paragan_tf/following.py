@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from paragan_tf import measuring
 from paragan_tf.measuring import Request, RunMeter
-from paragan_tf.outputs import records, report
+from paragan_tf.outputs import metrics, records, report
 from paragan_tf.outputs.best import Best, choose
 from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.outputs.metrics import MetricValue
@@ -135,16 +135,13 @@ def measure_images(path: str, request: Request) -> Measurement:
 
 
 def format_values(values: Sequence[MetricValue]) -> str:
-  """Returns values as a table, with what real images get, and how measured."""
-  rows, how = [], ""
-  for x in values:
-    deviation = "" if x.deviation is None else f" ± {x.deviation:.4f}"
-    real = "" if x.real_score is None else f"real {x.real_score:.4f}"
-    rows.append(f"{x.name:28} {x.value:10.4f}{deviation:12} {real}".rstrip())
-    how = (
-      f"{x.protocol.num_samples:,} samples against "
-      f"{x.protocol.num_reference or 'an unknown number of'} of "
-      f"{x.protocol.reference_split}; {x.protocol.extractor}, "
-      f"{x.protocol.resizer}"
-    )
-  return "\n".join([*rows, how])
+  """Returns a table of values, and below it how they were measured."""
+  if not values:
+    return "Nothing can be measured."
+  p = values[0].protocol
+  num = "?" if p.num_reference is None else f"{p.num_reference:,}"
+  return (
+    f"{metrics.format_values(values)}\n"
+    f"{p.num_samples:,} samples against {num} of {p.reference_split}; "
+    f"{p.extractor}, {p.resizer}"
+  )

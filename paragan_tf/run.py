@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import gin
 
-from paragan_tf import config, facts
+from paragan_tf import checks, config, facts
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
@@ -63,7 +63,7 @@ class Run:
     )
     if measure_every is not None:
       intervals["measure_every"] = measure_every
-    _check_intervals(intervals, experiment.step.exchange_cycle)
+    checks.check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
     self.num_steps = num_steps
     self._processes = experiment.processes
@@ -269,9 +269,8 @@ class Run:
     self._sample(self.done, {})
     self._interpolate()
     values = self._measure(num_samples)
-    width = max((len(value.name) for value in values), default=0)
-    for value in values:
-      print(f"{value.name:{width}} {_format(value)}")
+    if values:
+      print(metrics.format_values(values))
     path = self.folder.write_report()
     print(f"Pictures: {self.folder.samples_path(self.done)}")
     print(f"Report:   {path}", flush=True)
@@ -406,23 +405,3 @@ def prepare(
     return run
   except config.WRONG as e:
     raise ValueError(config.sentence(e)) from e
-
-
-def _format(value: metrics.MetricValue) -> str:
-  deviation = "" if value.deviation is None else f" +- {value.deviation:.4f}"
-  real = "" if value.real_score is None else f"  (real {value.real_score:.4f})"
-  return f"{value.value:.4f}{deviation}{real}"
-
-
-def _check_intervals(intervals: Mapping[str, int], cycle: int) -> None:
-  for name, value in intervals.items():
-    if value < 1:
-      raise ValueError(f"`Run.{name}` must be at least 1, got {value}.")
-  for name in ("save_every", "measure_every"):
-    value = intervals.get(name, cycle)
-    if value % cycle:
-      raise ValueError(
-        f"`Run.{name}` must be a multiple of {cycle}, the steps between two "
-        f"exchanges, got {value}: take {-(-value // cycle) * cycle}; in "
-        "between each replica has values of its own."
-      )

@@ -160,6 +160,17 @@ def compare(a: MetricValue, b: MetricValue) -> float:
   return a.value - b.value
 
 
+def format_values(values: Sequence[MetricValue]) -> str:
+  """Returns a table of values, with what real images get."""
+  width = max(len(value.name) for value in values)
+  rows = []
+  for x in values:
+    deviation = "" if x.deviation is None else f" ± {x.deviation:.4f}"
+    real = "" if x.real_score is None else f"  (real {x.real_score:.4f})"
+    rows.append(f"{x.name:{width}} {x.value:.4f}{deviation}{real}")
+  return "\n".join(rows)
+
+
 def name_for(metric: str, extractor: Extractor) -> str:
   """Returns the honest name of a metric that an extractor's features give."""
   if getattr(extractor, "is_fid", False):

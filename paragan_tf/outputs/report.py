@@ -14,9 +14,9 @@ import numpy as np
 
 from paragan_tf.outputs import (
   charts,
+  embedded,
   environment,
   html_parts,
-  embedded,
   protocols,
   records,
   run_history,
