@@ -72,6 +72,8 @@ class Run:
     self._sample_every = sample_every
     self._save_every = save_every
     self._measure_every, self._best_by = measure_every, best_by
+    self._intervals = [sample_every, save_every]
+    self._intervals += [measure_every] if measure_every else []
     self._num_metric_samples = num_metric_samples
     self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
@@ -98,16 +100,6 @@ class Run:
     """Steps trained so far."""
     step = self.experiment.step
     return int(strategies.copies(self.experiment.strategy, step.count)[0])
-
-  @property
-  def _intervals(self) -> List[int]:
-    """The steps between two samples, saves and measurements."""
-    found = [self._sample_every, self._save_every, self._measure_every]
-    return [interval for interval in found if interval]
-
-  @property
-  def _num_replicas(self) -> int:
-    return self.experiment.strategy.num_replicas_in_sync
 
   def summary(self) -> str:
     """Returns what would run, in a few lines."""
@@ -140,7 +132,8 @@ class Run:
       self._print(f"Already trained for {self.done} steps; raise `num_steps`.")
     elif started_at:
       self._print(f"Resuming at step {self.done} of {self.folder.path}.")
-    if started_at < self.num_steps and self._num_replicas > 1:
+    num_replicas = self.experiment.strategy.num_replicas_in_sync
+    if started_at < self.num_steps and num_replicas > 1:
       self._print(self.experiment.sync_summary())
     try:
       self.train(self.num_steps, should_stop)
