@@ -17,7 +17,8 @@ def value(number, name="fid", **protocol):
 class BestTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.folder = self.create_tempdir().full_path
+    self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
+    os.makedirs(self.folder)
     self.variable = tf.Variable(0.0, name="x")
     self.entries = [Entry("x", (self.variable,), True)]
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import gin
 import numpy as np
@@ -51,7 +52,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     gin.clear_config()
-    cls.trained = os.path.join(cls.get_temp_dir(cls), "run")
+    cls.trained = tempfile.mkdtemp()
     run_test.run(
       ONE("/cpu:0"), cls.trained, 8, *MEASURED, "run.Run.measure_every = 4"
     )
@@ -61,6 +62,11 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     gin.clear_config()
     self.folder = os.path.join(self.get_temp_dir(), self._testMethodName)
     shutil.copytree(self.trained, self.folder)
+
+  @classmethod
+  def tearDownClass(cls):
+    super().tearDownClass()
+    shutil.rmtree(cls.trained)
 
   def names(self, lines):
     return {x["step"]: [m["name"] for m in x["metrics"]] for x in lines}
