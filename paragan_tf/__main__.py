@@ -14,6 +14,7 @@ from paragan_tf import shipped
 COMMANDS = (
   "train",
   "doctor",
+  "compare",
   "launch",
   "make_tfrecords",
   "make_cifar10",

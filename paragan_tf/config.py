@@ -104,9 +104,7 @@ def differences(
     new: Another one.
     ignored: Prefixes of names, in any scope, that may differ.
   """
-  for was, now in _RENAMED.items():
-    old = re.sub(rf"\b{was}\b", now, old)
-  before, after = _bindings(old), _bindings(new)
+  before, after = _bindings(_rename(old)), _bindings(new)
   rows = []
   for name in sorted(before.keys() | after.keys()):
     values = (
@@ -117,6 +115,24 @@ def differences(
     if values[0] != values[1] and not plain_name.startswith(tuple(ignored)):
       rows.append((name, *values))
   return rows
+
+
+def compare(texts: Sequence[str]) -> List[Tuple[str, List[str]]]:
+  """Returns the names of values that differ, with the value of each config."""
+  tables = [_bindings(_rename(text)) for text in texts]
+  names = sorted({name for table in tables for name in table})
+  rows = [
+    (name, [table.get(name, _value_before(name)) for table in tables])
+    for name in names
+  ]
+  return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def _rename(text: str) -> str:
+  """Returns a config with the names that its values have now."""
+  for was, now in _RENAMED.items():
+    text = re.sub(rf"\b{was}\b", now, text)
+  return text
 
 
 def _value_before(name: str) -> str:

@@ -14,9 +14,9 @@ import numpy as np
 
 from paragan_tf.outputs import (
   charts,
+  embedded,
   environment,
   html_parts,
-  pictures,
   protocols,
   records,
   run_history,
@@ -79,17 +79,17 @@ def _make_header(history: RunHistory) -> str:
 
 
 def _make_samples(history: RunHistory) -> str:
-  slider = pictures.make_slider(history.grids)
+  slider = embedded.make_slider(history.grids)
   return slider or html_parts.make_paragraph("No samples yet.")
 
 
 def _make_interpolation(model_dir: str) -> str:
   """Returns the section of samples interpolated between classes, if any."""
   path = samples.interpolation_path(model_dir)
-  picture = pictures.embed(path, "Samples between two classes")
+  picture = embedded.embed(path, "Samples between two classes")
   if not picture:
     return ""
-  figure = pictures.make_figure(
+  figure = embedded.make_figure(
     picture, "Each row has one latent code, and goes from a class to the next."
   )
   return html_parts.make_section(
