@@ -15,7 +15,8 @@ QUICK := $(addprefix tests/,architecture_test.py input_fn_test.py layers_test.py
 	checkpoints_test.py metrics_test.py \
 	step_test.py::StepTest run_test.py::QuickTest)
 
-.PHONY: install train smoke quick test test-tpu cifar10 inception soak lint lock dist clean
+.PHONY: install train smoke quick test test-tpu browser cifar10 inception soak \
+	lint lock dist clean
 .DEFAULT_GOAL := train
 
 train: install
@@ -28,7 +29,7 @@ quick: lint
 	@$(PY) -m pytest -q -m "not soak and not tpu" $(PARALLEL) $(QUICK)
 
 # ONLY=tests/step_test.py, or a test in it, runs that alone.
-test: lint
+test: lint browser
 	@$(PY) -m pytest -q -m "not soak and not tpu" $(if $(ONLY),$(ONLY),$(PARALLEL) tests)
 
 # CIFAR-10 and MobileNetV2, for trials; both are fetched, never committed.
@@ -44,12 +45,17 @@ inception: install data/inception2015.npz
 data/inception2015.npz: | install
 	@$(PY) -m tools.make_inception $@
 
+# A browser for the tests of pages, in an environment of its own. Where it
+# cannot be had, they are skipped, and this says why.
+browser: install
+	@$(PY) -m tests.browser
+
 # The TPU compiler, in an environment of its own, and the tests that need it.
 test-tpu: install
 	@$(PY) -c "from tools.tpu import environment as e; e.is_installed() or e.install()"
 	@$(PY) -m pytest -q -m tpu tests
 
-soak: install
+soak: install browser
 	@$(PY) -m pytest -q -m "not tpu" $(PARALLEL) tests
 
 lint: install
@@ -72,4 +78,4 @@ dist: install
 	@$(PY) -m build --quiet
 
 clean:
-	rm -rf $(VENV) $(VENV)-tpu
+	rm -rf $(VENV) $(VENV)-tpu $(VENV)-browser

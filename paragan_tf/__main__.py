@@ -17,6 +17,7 @@ COMMANDS = (
   "evaluate",
   "export",
   "doctor",
+  "compare",
   "launch",
   "make_tfrecords",
   "make_cifar10",

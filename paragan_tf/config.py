@@ -148,10 +148,22 @@ def differences(
   return rows
 
 
-def _rename(old: str) -> str:
+def compare(texts: Sequence[str]) -> List[Tuple[str, List[str]]]:
+  """Returns the names of values that differ, with the value of each config."""
+  tables = [_bindings(_rename(text)) for text in texts]
+  names = sorted({name for table in tables for name in table})
+  rows = [
+    (name, [table.get(name, _value_before(name)) for table in tables])
+    for name in names
+  ]
+  return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def _rename(text: str) -> str:
+  """Returns a config with the names that its values have now."""
   for was, now in _RENAMED.items():
-    old = re.sub(rf"\b{was}\b", now, old)
-  return old
+    text = re.sub(rf"\b{was}\b", now, text)
+  return text
 
 
 def _value_before(name: str) -> str:

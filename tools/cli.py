@@ -7,7 +7,16 @@ import signal
 import sys
 import traceback
 import warnings
-from typing import Any, Callable, Mapping, NoReturn, Optional, TypeVar, Union
+from typing import (
+  Any,
+  Callable,
+  List,
+  Mapping,
+  NoReturn,
+  Optional,
+  TypeVar,
+  Union,
+)
 
 from absl import app, flags, logging
 
@@ -18,6 +27,11 @@ _Result = TypeVar("_Result")
 
 def run(main: Callable[[], None]) -> NoReturn:
   """Parses the flags and calls `main`; a wrong flag is a one-line error."""
+  run_with_words(lambda words: main())
+
+
+def run_with_words(main: Callable[[List[str]], None]) -> NoReturn:
+  """Does the same, and calls `main` with the words that are no flags."""
 
   def parse(argv):
     try:
@@ -26,7 +40,7 @@ def run(main: Callable[[], None]) -> NoReturn:
       fail(f"{e}; `--help` lists the flags.")
 
   try:
-    app.run(lambda argv: main(), flags_parser=parse)
+    app.run(lambda argv: main(argv[1:]), flags_parser=parse)
   except SystemExit as e:
     if e.code:  # Skips TensorFlow's exit, which waits for other processes.
       sys.stdout.flush()
@@ -100,9 +114,14 @@ def write_json(flag: str, path: str, figures: Mapping[str, Any]) -> None:
   """Writes figures as JSON to the file that a flag names."""
   # NumPy's numbers have `item`.
   text = json.dumps(figures, indent=2, default=lambda x: x.item())
+  write_text(flag, path, text + "\n")
+
+
+def write_text(flag: str, path: str, text: str) -> None:
+  """Writes text to the file that a flag names."""
   try:
-    with open(path, "w") as f:
-      f.write(text + "\n")
+    with open(path, "w", encoding="utf-8", errors="replace") as f:
+      f.write(text)
   except OSError as e:
     raise _cannot_write(flag, path) from e
 
