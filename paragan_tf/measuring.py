@@ -25,9 +25,10 @@ from paragan_tf.evaluation import METRIC_SEED, Evaluation
 from paragan_tf.experiment import Experiment
 from paragan_tf.generator import Generator
 from paragan_tf.outputs import extractors, image_files, metrics, statistics
-from paragan_tf.outputs.checkpoints import Checkpoints
+from paragan_tf.outputs.checkpoints import Checkpoints, Writers
 from paragan_tf.outputs.features import Extractor
 from paragan_tf.outputs.metrics import MetricSuite, MetricValue, Sampling
+from paragan_tf.outputs.run_folder import RunFolder
 from paragan_tf.outputs.statistics import Progress, Statistics
 from paragan_tf.trained import Step
 
@@ -63,6 +64,9 @@ class Request(NamedTuple):
 class RunMeter:
   """Measures checkpoints of a run, or an export.
 
+  Attributes:
+    step: That of the last checkpoint; `None` of an export.
+
   Args:
     model_dir: Folder of the run or the export.
     request: What to measure.
@@ -71,6 +75,8 @@ class RunMeter:
   def __init__(self, model_dir: str, request: Request):
     _check(request)
     self._model_dir, self._request = model_dir, request
+    self.step: Optional[int] = None
+    self._is_run = RunFolder(model_dir, Writers()).read_config() is not None
     self._measure: Optional[Callable[..., List[MetricValue]]] = None
 
   def measure(
@@ -83,12 +89,13 @@ class RunMeter:
         self._measure = self._compare_with_reference(generator, progress)
       else:
         self._measure = self._compare_with_data(generator)
-    self.step = generator.info.step
+    if self._is_run:
+      self.step = generator.info.step
     return self._measure(generator, progress)
 
   def _compare_with_data(self, generator: Generator):
     """Returns what measures a G by the images that it was trained on."""
-    if generator.info.step is None:
+    if not self._is_run:
       raise ValueError(
         f"`--reference` must be set to measure an export, as '"
         f"{self._model_dir}': a folder of images, or a file of statistics."

@@ -21,7 +21,7 @@ from paragan_tf.outputs.best import Best
 from tests import run_test, testing
 from tests.run_test import LINEAR, ONE
 
-FASHION = "frechet_fashion_classifier"
+FASHION = "frechet_fashion"
 MEASURED = [
   *LINEAR,
   "experiment.Experiment.extractor = 'fashion'",
@@ -276,7 +276,7 @@ class ImagesTest(tf.test.TestCase, parameterized.TestCase):
     a = write_images(f"{self.folder}/a", draw(0)[..., 0])
     request = Request(metrics=["fid"], extractor="fashion", reference=a)
     text = format_values(measure_images(a, request).values)
-    self.assertIn("24 samples against 24 of a; fashion_classifier", text)
+    self.assertIn("24 samples against 24 of a; fashion", text)
 
 
 if __name__ == "__main__":
