@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from paragan_tf import checks, collectives, hardware
 from paragan_tf.data import preflight
+from paragan_tf.data.depth_control import Control
 from paragan_tf.data.input_fn import InputFn
-from paragan_tf.data.step_timing import Control
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.estimator import make_estimator
 from paragan_tf.engine.estimator_loop import EstimatorLoop

@@ -10,9 +10,10 @@ from absl.testing import parameterized
 
 from paragan_tf.data import python_ops, sources, step_timing
 from paragan_tf.data.adapted_input import AdaptedInput
+from paragan_tf.data.depth_control import Control
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.data.loop_control import LoopTiming
-from paragan_tf.data.step_timing import Control, Pipeline, StepTiming
+from paragan_tf.data.step_timing import Pipeline, Reads, StepTiming
 from tests import adapted_input_test, stream_test, tfds_sets_test
 
 TIMING = StepTiming(max_depth=12, min_decoders=1, max_decoders=3)
@@ -144,7 +145,7 @@ class SourcesTest(tf.test.TestCase, parameterized.TestCase):
       InputFn(make, stream_test.SIDE, prefetch="step_timing")
 
 
-class ControlTest(tf.test.TestCase):
+class ControlTest(tf.test.TestCase, parameterized.TestCase):
   def make(self, **options):
     """Returns a control, its pipeline, and an iterator of its batches."""
     control = Control(StepTiming(**options), 100, 8)
@@ -187,12 +188,12 @@ class ControlTest(tf.test.TestCase):
     self.assertEqual(StepTiming(**options).fit_depth(0), 64)
 
   def test_encoded_bytes_bound_the_depth(self):
-    pipeline = Pipeline(StepTiming(max_depth=64, max_bytes=5000), True)
+    options = StepTiming(max_depth=64, max_bytes=5000)
+    pipeline = Pipeline(options, True, Reads(4))
     chunks = tf.data.Dataset.range(1 << 40).map(lambda k: (k,))
     pipeline.read_ahead(
       chunks, lambda k, readers: (tf.fill([4], "x" * 250),), lambda d: d
     )
-    pipeline.images_per_step = 4
     counts = np.zeros(pipeline.variables[2].shape, np.int64)
     counts[20:21], counts[-2:] = 400, (400000, 1600)  # 0.001 * 2^10 s.
     late = LoopTiming(20, 2.0, 1.0, 20)
@@ -202,9 +203,27 @@ class ControlTest(tf.test.TestCase):
     # 400 batches of 1000 bytes were read, and 20 of them taken.
     self.assertEqual(pipeline.num_bytes, 380 * 1000)
 
-  def test_encoded_batches_have_a_minimum_of_their_own(self):
-    self.assertEqual(StepTiming(max_depth=64).for_encoded().min_depth, 16)
-    self.assertEqual(StepTiming(max_depth=4).for_encoded().min_depth, 4)
+  @parameterized.parameters(
+    (100.0, 40),  # As many as fit.
+    (1000.0, 4),
+    (3000.0, 2),  # The minimum of any pipeline.
+    (10.0, 64),  # The maximum.
+    (0.0, 2),  # Not known yet.
+  )
+  def test_reads_ahead_what_fits_into_the_minimum_of_bytes(
+    self, num_bytes, depth
+  ):
+    options = StepTiming(max_depth=64, min_encoded_bytes=4000)
+    pipeline = Pipeline(options, False, Reads(8, num_bytes))
+    self.assertEqual(pipeline.plan.depth, depth)
+
+  def test_learns_the_bytes_of_whole_files_from_the_first_loop(self):
+    options = StepTiming(max_depth=64, min_encoded_bytes=4000)
+    pipeline = Pipeline(options, True, Reads(8))
+    counts = np.zeros(pipeline.variables[2].shape, np.int64)
+    counts[-2:] = 20000, 160  # 8 images have 1000 bytes.
+    pipeline.count_steps(20, counts)
+    self.assertEqual(pipeline.plan.depth, 4)
 
   def test_latencies_are_counted_in_buckets(self):
     counts = np.zeros([36], np.int64)
@@ -218,6 +237,7 @@ class ControlTest(tf.test.TestCase):
       (dict(max_depth=1), "`max_depth` must be at least 2, got 1"),
       (dict(max_bytes=0), "`max_bytes` must be above 0"),
       (dict(max_readers=0), "`max_readers` must be at least 1"),
+      (dict(min_encoded_bytes=-1), "min_encoded_bytes.*at least 0, got -1"),
       (dict(min_decoders=4, max_decoders=3), "max_decoders.*at least 4, got 3"),
     ):
       with self.assertRaisesRegex(ValueError, words):

@@ -106,7 +106,8 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
 
     live = [
       "InputFn.prefetch = 'step_timing'",
-      "StepTiming.min_encoded_depth = 1",
+      "StepTiming.min_depth = 1",
+      "StepTiming.min_encoded_bytes = 0",
     ]
     fixed = {e: self.train(e, 16, engine=e)[0] for e in testing.ENGINES}
     whole = fixed["strategy"]

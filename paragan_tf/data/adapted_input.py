@@ -22,8 +22,9 @@ import tensorflow as tf
 
 from paragan_tf.data import image_errors, python_ops, step_timing
 from paragan_tf.data.batch_shape import is_channels_first
+from paragan_tf.data.depth_control import TimedInput
 from paragan_tf.data.sources import Images
-from paragan_tf.data.step_timing import Control, StepTiming
+from paragan_tf.data.step_timing import StepTiming
 from paragan_tf.types import ImageSpec
 
 _NUM_TO_MEASURE = 2000
@@ -34,7 +35,7 @@ _TRAIN, _HELDOUT = "train", "heldout"
 
 
 @gin.configurable(denylist=["input_fn", "num_classes"])
-class AdaptedInput:
+class AdaptedInput(TimedInput):
   """Gives each replica its shard of every global batch.
 
   Called like `input_fn.InputFn`. The user's function may take `split`, and
@@ -67,10 +68,8 @@ class AdaptedInput:
     self.split = f"{self.name}/{_TRAIN}"
     self.spec = self._find_spec()
     self._prefetch = prefetch
-    self._timing: Optional[StepTiming] = None
-    self._control: Optional[Control] = None
-    if prefetch == step_timing.NAME:
-      self._timing = gin.get_configurable(StepTiming)()
+    is_timed = prefetch == step_timing.NAME
+    super().__init__(gin.get_configurable(StepTiming)() if is_timed else None)
 
   def __call__(self, params: Mapping[str, Any]) -> tf.data.Dataset:
     """Returns endless `(images, labels)`; images float32 in [-1, 1]."""
@@ -88,21 +87,13 @@ class AdaptedInput:
     if size < len(rows):
       data = data.rebatch(size, drop_remainder=True)
     data = data.map(self._normalize)
-    live = step_timing.make_pipeline(self._timing, params.get("control"))
+    live = self._make_pipeline(params)
     if live is None:
       return data.prefetch(self._prefetch)
     options = tf.data.Options()
     # It would be unbounded.
     options.experimental_optimization.inject_prefetch = False
     return live.prefetch(data, len(shards)).with_options(options)
-
-  def make_control(
-    self, start_step: int, images_per_step: int
-  ) -> Optional[Control]:
-    """Returns what sets the depth by step timings; none if it is a number."""
-    if self._timing is not None:
-      self._control = Control(self._timing, start_step, images_per_step)
-    return self._control
 
   def _check_no_python(self, data: tf.data.Dataset) -> None:
     found = python_ops.find(data)

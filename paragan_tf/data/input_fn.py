@@ -16,20 +16,22 @@ import tensorflow as tf
 
 from paragan_tf.data import index_files, sources, step_timing
 from paragan_tf.data.batch_shard import BatchShard
-from paragan_tf.data.encoded import EncodedImages, Streaming
+from paragan_tf.data.depth_control import TimedInput
+from paragan_tf.data.encoded import WHOLE, EncodedImages, Streaming
 from paragan_tf.data.memory import InMemorySet
-from paragan_tf.data.step_timing import Control, Pipeline, StepTiming
+from paragan_tf.data.step_timing import Pipeline, Reads, StepTiming
 from paragan_tf.data.stream import Stream
 from paragan_tf.data.transforms import Transform
 from paragan_tf.types import ImageSpec
 
 _MAX_REFERENCE = 10000  # Default for sets on disk.
-# Decoded batches of each replica, where the depth is of encoded ones.
-_NUM_DECODED = 2
+# Decoded batches of each replica, where the depth is of encoded ones, which are
+# many times smaller.
+_NUM_DECODED = 1
 
 
 @gin.register
-class InputFn:
+class InputFn(TimedInput):
   """Gives each replica its shard of every global batch.
 
   Called with `params` as in Estimator; its keys are the fields of
@@ -107,12 +109,11 @@ class InputFn:
     self.conditional = conditional
     self._transform = transform or gin.get_configurable(Transform)()
     self._streaming = streaming or gin.get_configurable(Streaming)()
-    self._timing: Optional[StepTiming] = None
-    self._control: Optional[Control] = None
-    if prefetch == step_timing.NAME:
-      self._timing = timing or gin.get_configurable(StepTiming)()
-      if isinstance(found.train, EncodedImages):
-        self._timing = self._timing.for_encoded()
+    is_timed = prefetch == step_timing.NAME
+    if is_timed:
+      timing = timing or gin.get_configurable(StepTiming)()
+    super().__init__(timing if is_timed else None)
+    if is_timed:
       self._streaming = dataclasses.replace(self._streaming, reader="graph")
     self._train = self._make_set(found.train)
     self._sets = [self._train]  # All sets that batches come from.
@@ -177,20 +178,21 @@ class InputFn:
       params.get("start_step", 0),
     )
     python = params.get("python", True)
-    live = step_timing.make_pipeline(self._timing, params.get("control"))
+    live = self._make_pipeline(params, self._count_reads(shard))
     if self.by_label and total > 1:
       batches = self._dataset_by_label(shard, python, live)
     else:
       batches = self._train.dataset(shard, self._finish, python, live)
     return self._buffer(batches, len(shard.shards), live)
 
-  def make_control(
-    self, start_step: int, images_per_step: int
-  ) -> Optional[Control]:
-    """Returns what sets the depth by step timings; none if it is a number."""
-    if self._timing is not None:
-      self._control = Control(self._timing, start_step, images_per_step)
-    return self._control
+  def _count_reads(self, shard: BatchShard) -> Optional[Reads]:
+    """Returns what is read for a step; sizes of whole files are not known."""
+    images = self.source.train
+    if not isinstance(images, EncodedImages):
+      return None
+    num = shard.batch_size * len(set(shard.shards))
+    known = images.size[images.size != WHOLE]
+    return Reads(num, num * float(known.mean()) if len(known) else 0.0)
 
   def _buffer(
     self, batches: tf.data.Dataset, num_per_step: int, live: Optional[Pipeline]

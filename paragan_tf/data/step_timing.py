@@ -1,8 +1,8 @@
 """Lets the depth of pipelines follow the step timings of a run.
 
-    control = step_timing.Control(options)
-    input_fn({..., "control": control})     # makes a pipeline with variables
-    control.update(step, logs, read, write) # after each inner loop
+    pipeline = Pipeline(options, is_live=True)
+    data = pipeline.prefetch(batches, num_per_step)
+    pipeline.update(timing, counted)        # after each inner loop
 
 Everything in a pipeline is an op of TensorFlow; the variables are on its host.
 A pipeline without a control has the least depth.
@@ -14,11 +14,8 @@ import os
 from typing import (
   Any,
   Callable,
-  Dict,
-  List,
-  Mapping,
+  NamedTuple,
   Optional,
-  Sequence,
   Tuple,
   Union,
 )
@@ -37,11 +34,6 @@ _NUM_BUCKETS = 36
 _FIRST_SECONDS = 1e-3
 _MEASURED = ("bytes", "images")  # What is counted after the buckets.
 
-# Returns the values of variables.
-ReadFn = Callable[[Sequence[tf.Variable]], Sequence[np.ndarray]]
-# Assigns a value to a variable.
-WriteFn = Callable[[tf.Variable, int], Any]
-
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +42,9 @@ class StepTiming:
 
   Attributes:
     min_depth: Minimum number of batches to make ahead.
-    min_encoded_depth: Minimum number of batches to read ahead, of sets on disk.
-    max_depth: Maximum number of them.
+    min_encoded_bytes: Bytes to read ahead at least, of sets on disk: encoded
+      images are small, and a slow read may come at any time.
+    max_depth: Maximum number of batches.
     max_bytes: Maximum number of bytes ahead, on each host; wins over
       `max_depth`, not over `min_depth`.
     max_readers: Maximum number of reads in flight.
@@ -61,7 +54,7 @@ class StepTiming:
   """
 
   min_depth: int = 2
-  min_encoded_depth: int = 16
+  min_encoded_bytes: int = 16 << 20
   max_depth: int = 64
   max_bytes: int = 1 << 30
   max_readers: int = 64
@@ -69,7 +62,12 @@ class StepTiming:
   max_decoders: Optional[int] = None
 
   def __post_init__(self):
-    _ = self.make_bounds(self.max_depth)  # Checks them.
+    _ = self.make_bounds()  # Checks them.
+    if self.min_encoded_bytes < 0:
+      raise ValueError(
+        "`StepTiming.min_encoded_bytes` must be at least 0, got "
+        f"{self.min_encoded_bytes}."
+      )
 
   @property
   def num_decoders(self) -> Tuple[int, int]:
@@ -80,32 +78,45 @@ class StepTiming:
     least = max(1, most // 2)
     return (least if self.min_decoders is None else self.min_decoders), most
 
-  def make_bounds(self, max_depth: int) -> LoopBounds:
-    """Returns the bounds of a pipeline of at most this depth."""
+  def make_bounds(
+    self, bytes_per_step: float = 0.0, is_reading: bool = False
+  ) -> LoopBounds:
+    """Returns the bounds of a pipeline.
+
+    Args:
+      bytes_per_step: Of what is ahead; 0 if not known.
+      is_reading: Whether it is read, not made.
+    """
     least, most = self.num_decoders
     if not 1 <= least <= most:
       raise ValueError(
         f"`StepTiming.max_decoders` must be at least {max(least, 1)}, got "
         f"{most}."
       )
+    min_depth, max_depth = self.min_depth, self.max_depth
+    if bytes_per_step:
+      max_depth = self.fit_depth(bytes_per_step)
+    if is_reading and bytes_per_step:
+      fits = int(self.min_encoded_bytes // bytes_per_step)
+      min_depth = min(max(min_depth, fits), max_depth)
     return LoopBounds(
       Bounds(
-        Plan(1, self.min_depth),
-        Plan(self.max_readers, max_depth),
-        self.max_bytes,
+        Plan(1, min_depth), Plan(self.max_readers, max_depth), self.max_bytes
       ),
       Bounds(Plan(least, 1), Plan(most, 1), self.max_bytes),
     )
-
-  def for_encoded(self) -> "StepTiming":
-    """Returns the bounds for a set on disk."""
-    least = min(self.min_encoded_depth, self.max_depth)
-    return dataclasses.replace(self, min_depth=least)
 
   def fit_depth(self, bytes_per_step: float) -> int:
     """Returns the maximum depth within the bounds of bytes."""
     fits = int(self.max_bytes // max(bytes_per_step, 1.0))
     return max(self.min_depth, min(self.max_depth, fits))
+
+
+class Reads(NamedTuple):
+  """What is read for a step: images, and their bytes; 0 if not known yet."""
+
+  num_images: int
+  num_bytes: float = 0.0
 
 
 def check_prefetch(prefetch: Union[int, str], where: str) -> None:
@@ -125,16 +136,18 @@ class Pipeline:
   Args:
     options: Bounds.
     is_live: Whether the plan may change; if not, there are no variables.
-
-  Attributes:
-    images_per_step: Images that are read for a step; 0 if nothing is read.
+    reads: What is read for a step, if anything is.
   """
 
-  def __init__(self, options: StepTiming, is_live: bool):
+  def __init__(
+    self, options: StepTiming, is_live: bool, reads: Optional[Reads] = None
+  ):
     self.options = options
-    self.images_per_step = 0
-    self._state = loop_control.start(options.make_bounds(options.max_depth))
-    self._bytes_per_step = 0.0  # Of what is ahead; 0 if not known yet.
+    # 0 if nothing is read.
+    self._images_per_step = reads.num_images if reads else 0
+    # Of what is ahead; 0 if not known yet.
+    self._bytes_per_step = reads.num_bytes if reads else 0.0
+    self._state = loop_control.start(self._bounds())
     self._num_steps = 0  # Done with this pipeline.
     self._counted = np.zeros([_NUM_BUCKETS + len(_MEASURED)], np.int64)
     # Maps the depth to reads in flight.
@@ -237,25 +250,27 @@ class Pipeline:
 
   def update(self, timing: LoopTiming, counted: np.ndarray) -> None:
     """Plans anew, by the timing of a loop and what was counted by its end."""
-    new = counted - self._counted
-    self.count_steps(timing.num_steps, counted)
-    if new[-1]:
-      self._bytes_per_step = self.images_per_step * new[-2] / new[-1]
+    new = self.count_steps(timing.num_steps, counted)
     timing = timing._replace(latencies=list_latencies(new[:_NUM_BUCKETS]))
     self._state = loop_control.advance(self._state, timing, self._bounds())
     self.plan = self._make_plan()
 
-  def count_steps(self, num_steps: int, counted: np.ndarray) -> None:
-    """Counts a loop, without a new plan."""
+  def count_steps(self, num_steps: int, counted: np.ndarray) -> np.ndarray:
+    """Counts a loop, and plans by its bytes alone; returns its counts."""
+    new = counted - self._counted
     self._num_steps += num_steps
     self._counted = counted
+    if new[-1]:
+      self._bytes_per_step = self._images_per_step * new[-2] / new[-1]
+      self.plan = self._make_plan()
+    return new
 
   @property
   def num_bytes(self) -> float:
     """Estimated bytes ahead."""
-    if not self.images_per_step:
+    if not self._images_per_step:
       return self.plan.depth * self._bytes_per_step
-    ahead = self._counted[-1] / self.images_per_step - self._num_steps
+    ahead = self._counted[-1] / self._images_per_step - self._num_steps
     return max(ahead, 0.0) * self._bytes_per_step
 
   @property
@@ -265,98 +280,11 @@ class Pipeline:
 
   def _bounds(self) -> LoopBounds:
     return self.options.make_bounds(
-      self.options.fit_depth(self._bytes_per_step)
+      self._bytes_per_step, is_reading=self._images_per_step > 0
     )
 
   def _make_plan(self) -> LoopPlan:
     return self._state.plan(self._bounds())
-
-
-def _read_eagerly(variables: Sequence[tf.Variable]) -> List[np.ndarray]:
-  return [variable.numpy() for variable in variables]
-
-
-class Control:
-  """Plans for all pipelines of a run that one program feeds.
-
-  Args:
-    options: Bounds.
-    start_step: Steps that were done before the pipelines start.
-    images_per_step: Over all replicas.
-  """
-
-  def __init__(
-    self, options: StepTiming, start_step: int, images_per_step: int
-  ):
-    self._options = options
-    self._step = start_step
-    self._images_per_step = images_per_step
-    self._pipelines: List[Pipeline] = []
-    self._is_first = True
-    self._waited = 0.0
-
-  def make_pipeline(self) -> Pipeline:
-    """Makes a pipeline's variables, on the host whose device is set."""
-    pipeline = Pipeline(self._options, is_live=True)
-    self._pipelines.append(pipeline)
-    return pipeline
-
-  def update(
-    self,
-    step: int,
-    logs: Mapping[str, float],
-    read: ReadFn = _read_eagerly,
-    write: WriteFn = lambda variable, value: variable.assign(value),
-  ) -> None:
-    """Plans anew after an inner loop.
-
-    Args:
-      step: Steps done.
-      logs: Of the loop, with `images_per_second`, `input_wait`, `input_late`.
-      read: Returns the values of variables.
-      write: Assigns to a variable.
-    """
-    num_steps, self._step = step - self._step, step
-    seconds = num_steps * self._images_per_step / logs["images_per_second"]
-    timing = LoopTiming(
-      num_steps,
-      seconds,
-      logs["input_wait"] * seconds,
-      round(logs["input_late"] * num_steps),
-    )
-    self._waited += timing.waited
-    # The first loop is traced, and waits for a buffer that is empty.
-    is_first, self._is_first = self._is_first, False
-    counted = read([p.variables[2] for p in self._pipelines])
-    for pipeline, count in zip(self._pipelines, counted):
-      if is_first:
-        pipeline.count_steps(num_steps, count)
-        continue
-      pipeline.update(timing, count)
-      write(pipeline.variables[0], pipeline.plan.depth)
-      write(pipeline.variables[1], pipeline.plan.num_decoders)
-
-  def meter(self) -> Dict[str, float]:
-    """Returns the plan for the logs: sums over pipelines, maximum depth."""
-    pipelines = self._pipelines
-    if not pipelines:
-      return {}
-    return {
-      "input/readers": sum(p.num_reads for p in pipelines),
-      "input/depth": max(p.plan.depth for p in pipelines),
-      "input/decoders": max(p.plan.num_decoders for p in pipelines),
-      "input/megabytes": sum(p.num_bytes for p in pipelines) / 1e6,
-      "input/waited_seconds": self._waited,
-    }
-
-
-def make_pipeline(
-  options: Optional[StepTiming], control: Optional[Control]
-) -> Optional[Pipeline]:
-  """Returns a pipeline, constant without a control; none without options."""
-  if options is None:
-    return None
-  return control.make_pipeline() if control else Pipeline(options, False)
 
 
 def list_latencies(counts: np.ndarray) -> Tuple[float, ...]:

@@ -94,8 +94,6 @@ class Stream:
       live: Reads and decodes ahead as step timings say, by ops alone.
     """
     python = python and live is None
-    if live is not None:
-      live.images_per_step += shard.batch_size * len(set(shard.shards))
     python = python and self._streaming.reader == "threads"
     order = Order(
       self._blocks.block_ids,
