@@ -58,6 +58,15 @@ EXTRAS = {
     f"tf-keras>=2.20,<2.21; {_NEW}",
   ],
   "plot": ["matplotlib"],
+  # For `tools.export --format=onnx`. TensorFlow 2.15 refuses the ml-dtypes of
+  # later releases of onnx, and tf2onnx needs Python 3.10.
+  "onnx": [
+    "tf2onnx==1.17.0; python_version >= '3.10'",
+    f"onnx==1.16.2; {_OLD}",
+    f"onnxruntime==1.19.2; {_OLD}",
+    f"onnx>=1.19; {_NEW}",
+    f"onnxruntime>=1.23; {_NEW}",
+  ],
   "dev": ["build", "matplotlib", "mypy", "pytest", "pytest-xdist", "ruff"],
 }
 

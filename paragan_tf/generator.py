@@ -11,7 +11,7 @@ from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine.sampling import Sampler, check_truncation, draw_codes
 from paragan_tf.evaluation import STANDING_SEED
 from paragan_tf.nets import standing
-from paragan_tf.outputs import export, nearest, samples
+from paragan_tf.outputs import export, nearest, onnx_export, samples
 from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.types import Net
 
@@ -186,6 +186,12 @@ class Generator:
     )
     info = self.info._replace(truncation=sampler.truncation)
     return export.export(self.net, info, folder, codes)
+
+  def export_onnx(self, path: str) -> str:
+    """Writes an ONNX file, which needs the extra `onnx`; returns its path."""
+    onnx_export.check_path(path)
+    z = self.make_sampler().codes(_BATCH_SIZE, seed=0)
+    return onnx_export.export(self.net, self.info, path, z)
 
   def _draw(
     self,

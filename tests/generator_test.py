@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -239,6 +240,41 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
     values = values.astype(np.float32)
     found = export.to_pixels(tf.constant(values))
     self.assertAllEqual(found, samples.to_pixels(values))
+
+  def test_a_missing_converter_is_named(self):
+    with (
+      mock.patch.dict(sys.modules, {"tf2onnx": None}),
+      self.assertRaisesRegex(ValueError, r"`tf2onnx`.*paragan_tf\[onnx\]"),
+    ):
+      generator().export_onnx(f"{self.folder}/g.onnx")
+
+  @parameterized.parameters(0, 2, 3)
+  def test_an_onnx_file_must_draw_what_g_draws(self, difference):
+    # Both packages are installed apart, so that others stand in for them.
+    g, path = generator(), f"{self.folder}/g.onnx"
+    made = mock.Mock(**{"SerializeToString.return_value": b"model"})
+    convert = mock.Mock(**{"from_function.return_value": (made, None)})
+    drawn = g.sample(16).images.astype(int)
+    drawn += np.where(drawn < 128, difference, -difference)
+    session = mock.Mock(**{"run.return_value": [drawn]})
+    runtime = mock.Mock(**{"InferenceSession.return_value": session})
+    stand_ins = {
+      "tf2onnx": mock.Mock(),
+      "tf2onnx.convert": convert,
+      "onnxruntime": runtime,
+    }
+    with mock.patch.dict(sys.modules, stand_ins):
+      if difference <= 2:
+        g.export_onnx(path)
+        with open(path, "rb") as f:
+          self.assertEqual(f.read(), b"model")
+        return
+      with self.assertRaisesRegex(ValueError, "differs by 3: export a Saved"):
+        g.export_onnx(path)
+      convert.from_function.side_effect = KeyError("no such op")
+      with self.assertRaisesRegex(ValueError, "cannot convert.*no such op"):
+        g.export_onnx(path)
+    self.assertFalse(os.path.exists(path))
 
   def test_damaged_exports_are_refused(self):
     path = generator().export(self.folder)

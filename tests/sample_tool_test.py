@@ -21,7 +21,8 @@ class SampleToolTest(train_test.ServerTestCase, parameterized.TestCase):
     cls.temporary = tempfile.mkdtemp()
     cls.addClassCleanup(shutil.rmtree, cls.temporary)
     cls.model_dir = f"{cls.temporary}/run"
-    run_test.run(run_test.ONE("/cpu:0"), cls.model_dir, 4)
+    strategy = run_test.ONE("/cpu:0")
+    run_test.run(strategy, cls.model_dir, 4, *run_test.LINEAR)
     gin.clear_config()
 
   def path(self, name):
@@ -67,6 +68,7 @@ class SampleToolTest(train_test.ServerTestCase, parameterized.TestCase):
     found = np.load(self.path("a.npz"))
     self.assertAllEqual(found["labels"][:4], [2, 7, 2, 7])
     self.assertEqual(found["images"].dtype, np.uint8)
+    self.assertNotAllEqual(found["images"][0], found["images"][2])
     # Image i is the same, however many there are.
     self.sample("c.npz", "--num=3", *flags[1:])
     few = np.load(self.path("c.npz"))
@@ -130,6 +132,14 @@ class SampleToolTest(train_test.ServerTestCase, parameterized.TestCase):
     for flags, words in (
       ([f"--model_dir={self.model_dir}", "--truncation=-1"], "above 0"),
       (["--model_dir=/no/run"], "there is no such folder"),
+      (
+        [f"--model_dir={self.model_dir}", "--format=onnx"],
+        "must end in .onnx .*export': change",
+      ),
+      (
+        [f"--model_dir={self.model_dir}", "--format=onnx", "--truncation=1"],
+        "`--truncation` must be left out",
+      ),
     ):
       process = self.server.run(
         "tools.export", f"--output={self.path('export')}", *flags

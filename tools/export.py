@@ -1,4 +1,4 @@
-"""Exports a trained G as a SavedModel, which does not need this package.
+"""Exports a trained G as a SavedModel or ONNX file, free of this package.
 
 python -m tools.export --model_dir=runs/fashion --output=exports/fashion
 """
@@ -13,7 +13,7 @@ _MODEL_DIR = flags.DEFINE_string(
 _OUTPUT = flags.DEFINE_string(
   "output",
   None,
-  "Folder; the export is a folder in it, named by the time.",
+  "Folder; the export is a folder in it, named by the time. Or x.onnx.",
   required=True,
 )
 _STEP = flags.DEFINE_string(
@@ -25,17 +25,30 @@ _TRUNCATION = flags.DEFINE_float(
   "Truncates the latent codes of a seed at this many standard deviations; by "
   "default as the run does, `inf` for never.",
 )
+_FORMAT = flags.DEFINE_enum(
+  "format",
+  "saved_model",
+  ["saved_model", "onnx"],
+  "Of the export; ONNX needs the extra `onnx` of this package.",
+)
 
 
 def main():
   """Reads the flags and exports."""
+  print(f"Export: {cli.exit_on_error(_export)}", flush=True)
+
+
+def _export() -> str:
   module = cli.import_quietly("paragan_tf.trained")
-  path = cli.exit_on_error(
-    lambda: module.load(_MODEL_DIR.value, cli.read_step(_STEP.value)).export(
-      _OUTPUT.value, _TRUNCATION.value
+  g = module.load(_MODEL_DIR.value, cli.read_step(_STEP.value))
+  if _FORMAT.value == "saved_model":
+    return g.export(_OUTPUT.value, _TRUNCATION.value)
+  if _TRUNCATION.value is not None:
+    raise ValueError(
+      "`--truncation` must be left out with `--format=onnx`, got "
+      f"{_TRUNCATION.value}: an ONNX file takes latent codes, not a seed."
     )
-  )
-  print(f"Export: {path}", flush=True)
+  return g.export_onnx(_OUTPUT.value)
 
 
 if __name__ == "__main__":
