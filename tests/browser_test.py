@@ -42,7 +42,12 @@ LOOK = """(() => {
     return boxes.some((a, i) => i && boxes[i - 1].right > a.left);
   };
   const texts = all("body *").filter(hasText);
-  const outside = x => box(x).left < -.5 || box(x).right > innerWidth + .5;
+  const outside = x => {
+    const card = x.closest(".card");
+    const edges = card ? box(card) : {left: 0, right: innerWidth};
+    return box(x).left < edges.left - .5 || box(x).right > edges.right + .5 ||
+      box(x).left < -.5 || box(x).right > innerWidth + .5;
+  };
   return {
     width: innerWidth,
     isDark: matchMedia("(prefers-color-scheme: dark)").matches,
@@ -72,6 +77,7 @@ def make_pages(folder):
     step: [
       fake_runs.make_metric(90.0 / i),
       fake_runs.make_metric(80.0 / i, num_samples=50_000),
+      fake_runs.make_metric(i / 9, "classes_recognized", num_samples=500),
       {**fake_runs.make_metric(0.5 / i, "kid"), "deviation": 0.001},
     ]
     for i, step in enumerate((500, 1000), 1)

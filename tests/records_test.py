@@ -253,6 +253,16 @@ class RecordsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(entry["protocol"]["range"], [0, None])
     self.assertIsInstance(entry["protocol"]["dtype"], str)
 
+  def test_starts_are_in_a_file_of_their_own(self):
+    run = records.Records(self.folder)
+    run.start(0, {"num_devices": 4, "versions": {"numpy": np.float32(1.5)}})
+    run.start(7, {"num_devices": 2})
+    first, second = records.read_starts(self.folder)
+    self.assertEqual(first["versions"], {"numpy": 1.5})
+    self.assertEqual((first["step"], second["step"]), (0, 7))
+    self.assertEqual(second["num_devices"], 2)
+    self.assertEqual(records.read(self.folder), [])
+
 
 if __name__ == "__main__":
   tf.test.main()

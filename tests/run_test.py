@@ -473,6 +473,23 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       {"d/loss", "g/loss", "images_per_second", "input_wait"}, lines[-1]
     )
 
+  @parameterized.parameters(("one_replica", 1), ("four_replicas", 4))
+  def test_a_run_records_what_it_starts_with(self, name, num_replicas):
+    (start,) = records.read_starts(whole(name).folder)
+    made = whole(name).made
+    expected = {
+      "step": 0,
+      "num_devices": 1,  # Logical devices are no hardware of their own.
+      "num_replicas": num_replicas,
+      "num_processes": 1,
+      "engine": "strategy",
+      "batch_size": made.experiment.batch_size,
+      "images_per_step": made.experiment.images_per_step,
+      "num_steps": made.num_steps,
+    }
+    self.assertEqual({x: start[x] for x in expected}, expected)
+    self.assertEqual(start["versions"]["tensorflow"], tf.__version__)
+
   def test_a_row_between_classes_ends_where_both_are_whole(self):
     # A linear G knows its classes from the start.
     config.load(["gin/runs/fashion.gin"], [*TINY, *LINEAR])

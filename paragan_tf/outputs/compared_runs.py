@@ -172,7 +172,7 @@ def _format_hours(hours: float) -> str:
 
 
 def _format_money(amount: float) -> str:
-  return f"{amount:,.2f}" if amount >= 0.01 or not amount else f"{amount:.2g}"
+  return "under 0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"
 
 
 def _format_metric(metric: Optional[Metric]) -> Cell:
