@@ -80,7 +80,7 @@ class TrainedTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(g.info.num_classes, 10)
     self.assertEqual(g.info.label_names, made.experiment.input_fn.source[3])
     exported = made.experiment.plain_g()
-    for a, b in zip(g._g.variables, exported.variables):
+    for a, b in zip(g.net.variables, exported.variables):
       self.assertAllEqual(a, b)
 
   @parameterized.named_parameters(
