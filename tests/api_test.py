@@ -197,8 +197,10 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     gan.train(input_fn, steps=2)
     values = gan.evaluate()
     self.assertEqual(values["global_step"], 2)
-    self.assertGreater(values["frechet"], values["frechet_real"])
-    self.assertNotIn("label_agreement", values)
+    self.assertGreater(
+      values["frechet_fashion"], values["frechet_fashion_real"]
+    )
+    self.assertNotIn("label_agreement_fashion", values)
 
   @parameterized.named_parameters(
     ("no_steps", dict(), "One of `steps` and `max_steps`"),

@@ -1,4 +1,4 @@
-"""Metrics have their known values; different protocols never compare."""
+"""A suite measures by its protocol; different protocols never compare."""
 
 import dataclasses
 import json
@@ -7,7 +7,15 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.outputs import features, metrics
+from paragan_tf.outputs import (
+  distances,
+  features,
+  measures,
+  metrics,
+  neighbors,
+  statistics,
+  streaming,
+)
 
 PROTOCOL = metrics.Protocol(
   extractor="mean",
@@ -22,114 +30,6 @@ PROTOCOL = metrics.Protocol(
   seed=0,
 )
 SAMPLING = metrics.Sampling(ema=False, truncation=0.5, bn_mode="batch", seed=3)
-
-
-def gaussian(mean, deviations):
-  """A set with exactly this mean and these deviations, uncorrelated.
-
-  Two points on each axis: they add `x^2 + x^2` to its sum of squares, which
-  the covariance divides by `n - 1`.
-  """
-  d = len(deviations)
-  x = np.diag(np.asarray(deviations) * np.sqrt((2 * d - 1) / 2))
-  return np.concatenate([x, -x]) + mean
-
-
-def random_features(seed, n=300, d=6, rank=None):
-  rng = np.random.RandomState(seed)
-  mix = rng.normal(size=(rank or d, d))
-  return rng.normal(size=(n, rank or d)) @ mix + rng.normal(size=d)
-
-
-class FrechetDistanceTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.named_parameters(
-    ("same", (0, 0), (1, 2), (0, 0), (1, 2), 0.0),
-    ("mean", (0, 0), (1, 2), (3, 4), (1, 2), 25.0),
-    ("deviation", (0, 0), (1, 2), (0, 0), (4, 2), 9.0),
-    ("both", (1, 1), (1, 5), (1, 3), (3, 2), 4 + 4 + 9.0),
-    ("flat", (0, 0), (1, 0), (0, 0), (0, 2), 1 + 4.0),
-  )
-  def test_diagonal_gaussians(self, mean_a, dev_a, mean_b, dev_b, expected):
-    """Without correlation it is |mean_a - mean_b|^2 + |dev_a - dev_b|^2."""
-    a, b = gaussian(mean_a, dev_a), gaussian(mean_b, dev_b)
-    self.assertAllClose(np.cov(a.T), np.diag(np.square(dev_a)))
-    self.assertNear(metrics.frechet_distance(a, b), expected, 1e-9)
-
-  def test_correlation_counts(self):
-    """The same axes' lengths, turned by 45 degrees.
-
-    For A = diag(9, 1) and B = [[5, 4], [4, 5]], (tr (AB)^1/2)^2 is
-    tr AB + 2 sqrt(det AB) = 50 + 2 * 9.
-    """
-    turn = np.array([[1, 1], [-1, 1]]) / np.sqrt(2)
-    a = gaussian((0, 0), (3, 1))
-    self.assertNear(
-      metrics.frechet_distance(a, a @ turn), 20 - 2 * np.sqrt(68), 1e-9
-    )
-
-  @parameterized.named_parameters(
-    ("full_rank", None, 1.0),
-    ("dead_features", 3, 1.0),
-    ("dead_and_large", 3, 100.0),
-  )
-  def test_distance_of_a_set_to_itself_is_zero(self, rank, scale):
-    a = random_features(0, d=40, rank=rank) * scale
-    for other in (a, a[::-1]):
-      distance = metrics.frechet_distance(a, other)
-      self.assertBetween(distance, 0, 1e-6)
-
-  def test_rounding_never_makes_it_negative(self):
-    for seed in range(20):
-      a = random_features(seed, n=50)
-      self.assertBetween(metrics.frechet_distance(a, a[::-1]), 0, 1e-9)
-
-  def test_different_null_spaces_lose_no_digits(self):
-    axes = np.linalg.qr(random_features(0, n=40, d=40))[0]
-    a = random_features(1, d=20) @ axes[:20]
-    b = random_features(2, d=20) @ axes[20:]
-    apart = np.sum(np.square(a.mean(0) - b.mean(0)))
-    apart += np.trace(np.cov(a.T)) + np.trace(np.cov(b.T))
-    self.assertNear(metrics.frechet_distance(a, b) / apart, 1, 1e-12)
-
-  def test_order_of_the_sets_does_not_matter(self):
-    a, b = random_features(1), random_features(2, n=200)
-    ab, ba = metrics.frechet_distance(a, b), metrics.frechet_distance(b, a)
-    self.assertNear(ab, ba, 1e-9)
-    self.assertGreater(ab, 0.1)
-
-  def test_translation_adds_its_square(self):
-    a = random_features(1)
-    v = np.array([1.0, -2, 0, 3, 0, 0.5])
-    self.assertNear(metrics.frechet_distance(a, a + v), 14.25, 1e-9)
-
-  def test_scale_counts_squared(self):
-    a, b = random_features(1), random_features(2)
-    self.assertNear(
-      metrics.frechet_distance(3 * a, 3 * b),
-      9 * metrics.frechet_distance(a, b),
-      1e-8,
-    )
-
-  @parameterized.named_parameters(
-    ("one_row", np.zeros((1, 3)), "shape"),
-    ("one_axis", np.zeros(3), "shape"),
-    ("other_width", np.zeros((4, 2)), "got 3 and 2"),
-    ("nan", np.full((4, 3), np.nan), "4 of 4 rows"),
-  )
-  def test_refuses(self, b, message):
-    with self.assertRaisesRegex(ValueError, message):
-      metrics.frechet_distance(np.ones((4, 3)), b)
-
-
-class LabelAgreementTest(tf.test.TestCase):
-  def test_returns_the_fraction_that_matches(self):
-    logits = np.array([[2, 1, 0], [0, 1, 9], [5, 6, 0], [-1, -3, -2]])
-    self.assertEqual(metrics.label_agreement(logits, [0, 2, 0, 1]), 0.5)
-    self.assertEqual(metrics.label_agreement(logits, [0, 2, 1, 0]), 1.0)
-
-  def test_refuses_other_counts(self):
-    with self.assertRaisesRegex(ValueError, r"\(4, 3\) and \(1,\)"):
-      metrics.label_agreement(np.zeros((4, 3)), [0])
 
 
 class MetricValueTest(tf.test.TestCase, parameterized.TestCase):
@@ -172,6 +72,19 @@ class MetricValueTest(tf.test.TestCase, parameterized.TestCase):
     fields["floor"] = fields.pop("real_score")  # As older runs call it.
     self.assertEqual(metrics.MetricValue.from_json(fields), value)
 
+  def test_json_keeps_deviation_classes_and_versions(self):
+    value = metrics.MetricValue(
+      "kid", 5.0, PROTOCOL, 1.0, 0.5, {"0": 4.0, "1": 6.0}, metrics.versions()
+    )
+    fields = json.loads(json.dumps(value.to_json()))
+    self.assertEqual(metrics.MetricValue.from_json(fields), value)
+    self.assertEqual(fields["versions"]["tensorflow"], tf.__version__)
+
+  def test_records_of_older_versions_stay_readable(self):
+    fields = metrics.MetricValue("frechet", 1.0, PROTOCOL).to_json()
+    del fields["protocol"]["options"], fields["protocol"]["reference_sha256"]
+    self.assertEqual(metrics.MetricValue.from_json(fields).protocol, PROTOCOL)
+
   def test_json_of_another_version_is_refused(self):
     fields = metrics.MetricValue("a", 1.0, PROTOCOL).to_json()
     del fields["protocol"]["seed"]
@@ -179,23 +92,25 @@ class MetricValueTest(tf.test.TestCase, parameterized.TestCase):
       metrics.MetricValue.from_json(fields)
 
 
-class RecognizedTest(tf.test.TestCase):
-  def test_a_class_counts_if_it_is_better_than_chance(self):
-    # Ten classes of 100: chance is 10, two standard errors are 6.
-    hits = [0, 5, 10, 15, 16, 17, 18, 50, 99, 100]
-    labels = np.repeat(np.arange(10), 100)
-    guesses = np.concatenate(
-      [
-        np.where(np.arange(100) < n, c, (c + 1) % 10)
-        for c, n in enumerate(hits)
-      ]
-    )
-    self.assertEqual(metrics.count_recognized(np.eye(10)[guesses], labels), 5)
+class NameTest(tf.test.TestCase):
+  def test_only_the_network_of_fid_gives_plain_names(self):
+    mean, fid = MeanExtractor(), MeanExtractor()
+    fid.is_fid = True
+    for metric, other in (
+      ("fid", "frechet_mean"),
+      ("intra_fid", "intra_frechet_mean"),
+      ("inception_score", "classifier_score_mean"),
+      ("kid", "kid_mean"),
+      ("precision", "precision_mean"),
+      ("label_agreement", "label_agreement_mean"),
+    ):
+      self.assertEqual(metrics.name_for(metric, fid), metric)
+      self.assertEqual(metrics.name_for(metric, mean), other)
 
-  def test_one_prediction_for_all_recognizes_one_class(self):
-    labels = np.repeat(np.arange(10), 100)
-    same = np.eye(10)[np.zeros(1000, int)]
-    self.assertEqual(metrics.count_recognized(same, labels), 1)
+  def test_an_extractor_cannot_call_itself_fid(self):
+    impostor = MeanExtractor()
+    impostor.name = "inception"
+    self.assertEqual(metrics.name_for("fid", impostor), "frechet_inception")
 
 
 class MeanExtractor:
@@ -229,58 +144,95 @@ def half_images(labels, seed):
   return np.broadcast_to(images, (len(labels), 4, 4, 1)).astype(np.float32)
 
 
+ALL = [
+  "frechet",
+  "kid",
+  "precision",
+  "recall",
+  "density",
+  "coverage",
+  "mind",
+  "classifier_score",
+  "label_agreement",
+  "classes_recognized",
+]
+NO_CLASSES = ALL[:-2]
+
+
 class MeasureTest(tf.test.TestCase):
   def setUp(self):
     super().setUp()
     rng = np.random.RandomState(0)
     self.labels = rng.randint(0, 2, 50)
     self.heldout = half_images(self.labels, 1)
-    self.reference = half_images(rng.randint(0, 2, 120), 2)
+    self.reference_labels = rng.randint(0, 2, 120)
+    self.reference = half_images(self.reference_labels, 2)
     self.extractor = MeanExtractor()
 
-  def measure(self, sample_fn, **kwargs):
-    kwargs = {"heldout_labels": self.labels, "batch_size": 16, **kwargs}
-    suite = metrics.MetricSuite(
-      self.extractor, self.reference, self.heldout, **kwargs
+  def make_suite(self, labeled=True, **kwargs):
+    reference = statistics.ImageSet(
+      self.reference, self.reference_labels if labeled else None, "x"
     )
-    values = suite.measure(sample_fn, SAMPLING, kwargs.get("progress"))
-    return {value.name: value for value in values}
+    heldout = statistics.ImageSet(self.heldout, self.labels, "heldout")
+    return metrics.MetricSuite(
+      self.extractor,
+      statistics.cached(None, self.extractor, reference),
+      statistics.cached(None, self.extractor, heldout),
+      batch_size=16,
+      **kwargs,
+    )
+
+  def measure(self, sample_fn, suite=None, **kwargs):
+    kwargs = {"labels": self.labels, **kwargs}
+    suite = suite or self.make_suite()
+    values = suite.measure(sample_fn, SAMPLING, **kwargs)
+    names = [value.name.rpartition("_")[0] for value in values]
+    self.assertEqual([f"{n}_mean" for n in names], [v.name for v in values])
+    return dict(zip(names, values))
+
+  def features_of(self, images):
+    images = statistics.to_floats(images)
+    return self.extractor(images).features.numpy()
 
   def test_samples_that_are_the_heldout_images_get_the_real_score(self):
     values = self.measure(
       lambda labels, start: self.heldout[start : start + len(labels)]
     )
-    self.assertCountEqual(
-      values, ["frechet", "label_agreement", "classes_recognized"]
-    )
+    self.assertCountEqual(values, ALL)
     for value in values.values():
-      self.assertEqual(value.value, value.real_score)
-      self.assertGreater(value.real_score, 0)
+      self.assertAllClose(value.value, value.real_score, rtol=1e-9)
+      self.assertNotEqual(value.real_score, 0)
 
   def test_value_and_real_score_equal_the_metric_functions(self):
     samples = half_images(1 - self.labels, 5)
     values = self.measure(lambda y, i: tf.constant(samples[i : i + len(y)]))
-    reference, heldout, fake = (
-      self.extractor(x).features.numpy()
-      for x in (self.reference, self.heldout, samples)
+    real, heldout, fake = map(
+      self.features_of, (self.reference, self.heldout, samples)
     )
-    frechet, agreement = values["frechet"], values["label_agreement"]
-    self.assertNear(
-      frechet.value, metrics.frechet_distance(fake, reference), 1e-9
-    )
-    self.assertNear(
-      frechet.real_score, metrics.frechet_distance(heldout, reference), 1e-9
-    )
+    for x, get in (
+      (fake, lambda name: values[name].value),
+      (heldout, lambda name: values[name].real_score),
+    ):
+      self.assertNear(get("frechet"), distances.frechet_distance(x, real), 1e-9)
+      self.assertEqual(get("kid"), distances.kernel_distance(x, real)[0])
+      self.assertEqual(get("mind"), distances.monge_distance(x, real))
+      self.assertEqual(
+        [get(name) for name in neighbors.Neighbors._fields],
+        list(neighbors.compare(real, x)),
+      )
+      self.assertNear(
+        get("classifier_score"), streaming.inception_score(x)[0], 1e-9
+      )
+      self.assertEqual(
+        get("label_agreement"), distances.label_agreement(x, self.labels)
+      )
+    self.assertLess(values["label_agreement"].value, 0.5)
+    self.assertGreater(values["label_agreement"].real_score, 0.5)
     self.assertEqual(
-      agreement.value, metrics.label_agreement(fake, self.labels)
+      values["kid"].deviation, distances.kernel_distance(fake, real)[1]
     )
-    self.assertEqual(
-      agreement.real_score, metrics.label_agreement(heldout, self.labels)
-    )
-    self.assertLess(agreement.value, 0.5)
-    self.assertGreater(agreement.real_score, 0.5)
 
-  def test_samples_are_drawn_for_the_heldout_labels_in_order(self):
+  def test_samples_are_drawn_for_the_labels_in_order(self):
     asked = []
 
     def sample_fn(labels, start):
@@ -293,19 +245,11 @@ class MeasureTest(tf.test.TestCase):
     self.assertEqual([len(labels) for labels in asked], [16, 16, 16, 2])
     self.assertAllEqual(np.concatenate(asked), self.labels)
 
-  def test_num_samples_limits_value_and_real_score(self):
-    values = self.measure(half_images, num_samples=20)
-    self.assertEqual(self.extractor.batches, [16] * 7 + [8] + [16, 4] * 2)
-    heldout = self.extractor(self.heldout[:20]).features.numpy()
-    reference = self.extractor(self.reference).features.numpy()
-    self.assertNear(
-      values["frechet"].real_score,
-      metrics.frechet_distance(heldout, reference),
-      1e-9,
-    )
-
   def test_protocol_describes_the_measurement(self):
-    values = self.measure(half_images, num_samples=20, reference_split="x")
+    values = self.measure(half_images, labels=self.labels[:20])
+    origin = statistics.hash_images(
+      statistics.ImageSet(self.reference, self.reference_labels)
+    )
     expected = metrics.Protocol(
       extractor="mean",
       extractor_sha256="cd" * 32,
@@ -317,75 +261,147 @@ class MeasureTest(tf.test.TestCase):
       truncation=0.5,
       bn_mode="batch",
       seed=3,
+      reference_sha256=origin,
     )
-    for value in values.values():
-      self.assertEqual(value.protocol, expected)
+    self.assertEqual(values["frechet"].protocol, expected)
+    for name, options in (
+      ("kid", "100 subsets of 20"),
+      ("precision", "k=3, 20 of 120 features"),
+      ("density", "k=5, 20 of 120 features"),
+      ("mind", "1000 directions, 20 features"),
+      ("classifier_score", "10 splits"),
+    ):
+      self.assertEqual(
+        values[name].protocol, dataclasses.replace(expected, options=options)
+      )
 
-  def test_without_labels_only_the_distance_is_measured(self):
-    values = self.measure(lambda y, i: half_images(y, i), heldout_labels=None)
-    self.assertCountEqual(values, ["frechet"])
+  def test_without_labels_no_class_is_measured(self):
+    values = self.measure(half_images, labels=None)
+    self.assertCountEqual(values, NO_CLASSES)
+    self.assertEqual(values["frechet"].protocol.num_samples, 50)
+
+  def test_only_what_is_asked_for_is_measured(self):
+    values = self.measure(half_images, only=["recall", "fid"])
+    self.assertEqual(list(values), ["frechet", "recall"])
 
   def test_features_of_real_images_are_computed_once(self):
-    suite = metrics.MetricSuite(
-      self.extractor, self.reference, self.heldout, self.labels
-    )
+    suite = self.make_suite()
     self.assertEqual(self.extractor.batches, [120, 50])
     for _ in range(2):
-      suite.measure(half_images, SAMPLING)
-    self.assertEqual(self.extractor.batches, [120, 50, 50, 50])
+      self.measure(half_images, suite)
+    self.assertEqual(self.extractor.batches, [120, 50] + [16, 16, 16, 2] * 2)
 
   def test_uint8_images_are_converted_to_floats(self):
     def to_uint8(images):
       return np.round((images + 1.0) * 127.5).astype(np.uint8)
 
-    self.reference, self.heldout = (
-      to_uint8(self.reference),
-      to_uint8(self.heldout),
-    )
-    got = self.measure(half_images)["frechet"]
-    self.reference, self.heldout = (
-      x.astype(np.float32) / 127.5 - 1.0 for x in (self.reference, self.heldout)
-    )
-    self.assertEqual(got, self.measure(half_images)["frechet"])
+    floats = self.measure(half_images)["frechet"]
+    self.reference, self.heldout = map(to_uint8, (self.reference, self.heldout))
+    got = self.measure(lambda y, i: to_uint8(half_images(y, i)))["frechet"]
+    self.assertEqual(got.value, floats.value)
+    self.assertEqual(got.real_score, floats.real_score)
 
   def test_a_probe_knows_the_classes_that_the_extractor_does_not(self):
-    labels = np.random.RandomState(3).randint(0, 2, 120)
-    self.reference = half_images(labels, 2)
-    unknown = {"knows_classes": False}
-    self.assertCountEqual(self.measure(half_images, **unknown), ["frechet"])
-    values = self.measure(half_images, reference_labels=labels, **unknown)
-    right, wrong = (
-      values["label_agreement"],
-      self.measure(
-        lambda y, i: half_images(1 - y, i), reference_labels=labels, **unknown
-      )["label_agreement"],
-    )
+    self.reference_labels = np.random.RandomState(3).randint(0, 2, 120)
+    self.reference = half_images(self.reference_labels, 2)
+    unknown = self.make_suite(labeled=False, knows_classes=False)
+    self.assertCountEqual(self.measure(half_images, unknown), NO_CLASSES)
+    suite = self.make_suite(knows_classes=False)
+    values = self.measure(half_images, suite)
+    right = values["label_agreement"]
+    wrong = self.measure(lambda y, i: half_images(1 - y, i), suite)
     self.assertGreater(right.value, 0.7)
-    self.assertLess(wrong.value, 0.3)
+    self.assertLess(wrong["label_agreement"].value, 0.3)
     self.assertEqual(right.protocol.extractor, "mean with a probe")
     self.assertEqual(values["frechet"].protocol.extractor, "mean")
     self.assertEqual(values["classes_recognized"].value, 2)
 
+  def test_classes_are_compared_one_by_one(self):
+    rng = np.random.RandomState(4)
+    self.reference_labels = rng.randint(0, 2, 300)
+    self.reference = half_images(self.reference_labels, 2)
+    labels = np.repeat([0, 1], 60)
+    samples = half_images(labels, 7)
+    swapped = {  # The distance of all cannot see this.
+      name: self.measure(
+        lambda y, i, x=x: x[i : i + len(y)], labels=labels, only=["intra_fid"]
+      )["intra_frechet"]
+      for name, x in (("right", samples), ("wrong", samples[::-1]))
+    }
+    right, wrong = swapped["right"], swapped["wrong"]
+    real, fake = map(self.features_of, (self.reference, samples))
+    expected = [
+      distances.frechet_distance(
+        fake[labels == c], real[self.reference_labels == c]
+      )
+      for c in (0, 1)
+    ]
+    self.assertAllClose([right.per_class["0"], right.per_class["1"]], expected)
+    self.assertNear(right.value, np.mean(expected), 1e-9)
+    self.assertGreater(wrong.value, 3 * right.value)
+    self.assertIsNone(right.real_score)  # 50 held-out images are too few.
+
   def test_progress_ends_at_the_total(self):
     calls = []
     self.measure(half_images, progress=lambda *call: calls.append(call))
-    self.assertEqual(calls[0], (16, 170))
-    self.assertEqual(
-      calls[-5:], [(170, 170), (16, 50), (32, 50), (48, 50), (50, 50)]
-    )
-    self.assertEqual(calls[:-4], sorted(set(calls[:-4])))
+    self.assertEqual(calls, [(16, 50), (32, 50), (48, 50), (50, 50)])
 
-  def test_more_samples_than_heldout_images_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "`heldout_images`, 50, got 51"):
-      self.measure(half_images, num_samples=51)
-
-  def test_labels_must_match(self):
-    with self.assertRaisesRegex(ValueError, "got 50 and 3"):
-      self.measure(half_images, heldout_labels=self.labels[:3])
+  def test_versions_are_beside_the_value(self):
+    value = self.measure(half_images, only=["fid"])["frechet"]
+    self.assertEqual(value.versions, metrics.versions())
 
   def test_a_sampler_that_returns_too_few_is_refused(self):
     with self.assertRaisesRegex(ValueError, r"\[16, h, w, c\], got \(15, 4"):
       self.measure(lambda labels, start: half_images(labels[1:], start))
+
+  def test_samples_that_are_no_numbers_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "16 of 16 rows .* diverged"):
+      self.measure(lambda y, i: np.nan * half_images(y, i))
+
+  def test_what_cannot_be_measured_says_what_it_needs(self):
+    self.extractor.has_logits = False
+    for only, labels, words in (
+      ("inception_score", None, "`mean` has no logits"),
+      ("label_agreement", None, "samples have no labels"),
+      ("intra_fid", self.labels, "at least 50 images of a class"),
+      ("recall", self.labels[:5], "at least 6 .* got 120 and 5"),
+      ("fidd", None, "must be one of fid, kid, .* got 'fidd'"),
+    ):
+      with self.assertRaisesRegex(ValueError, words):
+        self.measure(self.fail, only=[only], labels=labels)
+
+  def test_a_reference_of_another_project_has_moments_only(self):
+    real = self.features_of(self.reference)
+    moments = distances.Moments(real.mean(axis=0), np.cov(real.T))
+    suite = metrics.MetricSuite(
+      self.extractor, statistics.Statistics(moments, None)
+    )
+    (value,) = suite.measure(half_images, SAMPLING, 30, only=["fid"])
+    fake = self.features_of(half_images(np.zeros(30, int), 0))
+    self.assertNear(value.value, distances.frechet_distance(fake, real), 1e-6)
+    self.assertIsNone(value.real_score)
+    names = [v.name for v in suite.measure(half_images, SAMPLING, 30)]
+    self.assertEqual(names, ["frechet_mean"])
+    with self.assertRaisesRegex(ValueError, "`kid` .* only `mu` and `sigma`"):
+      suite.measure(half_images, SAMPLING, 30, only=["kid"])
+
+  def test_a_reference_of_another_network_is_refused(self):
+    reference = statistics.cached(
+      None, self.extractor, statistics.ImageSet(self.reference)
+    )
+    other = MeanExtractor()
+    other.sha256 = "ef" * 32
+    with self.assertRaisesRegex(ValueError, "compute it again"):
+      metrics.MetricSuite(other, reference)
+    moments = distances.Moments(np.zeros(7), np.eye(7))
+    self.extractor.num_features = 2
+    with self.assertRaisesRegex(ValueError, "the 2 features of `mean`, got 7"):
+      metrics.MetricSuite(self.extractor, statistics.Statistics(moments, None))
+
+
+class MetricsTest(tf.test.TestCase):
+  def test_names_are_unique(self):
+    self.assertLen(set(measures.METRICS), len(measures.METRICS))
 
 
 if __name__ == "__main__":

@@ -360,13 +360,13 @@ class FourProcessesTest(tf.test.TestCase, parameterized.TestCase):
   def test_all_get_the_values_that_the_chief_measures(self):
     chief, *others = self.evaluated
     self.assertEqual(chief["values"]["global_step"], 2)
-    self.assertGreater(chief["values"]["frechet"], 0.0)
+    self.assertGreater(chief["values"]["frechet_fashion"], 0.0)
     for other in others:
       self.assertEqual(other["values"], chief["values"])
     self.assertEqual([x["num_reports"] for x in self.evaluated], [1, 0, 0, 0])
     lines = records.read(self.folder / "evaluate" / "run")
     (measured,) = [line["metrics"] for line in lines if "metrics" in line]
-    self.assertEqual(measured[0]["value"], chief["values"]["frechet"])
+    self.assertEqual(measured[0]["value"], chief["values"]["frechet_fashion"])
 
   def test_what_the_chief_cannot_measure_is_an_error_on_all(self):
     chief, *others = (x["error"] for x in self.evaluated)

@@ -6,9 +6,9 @@ import tensorflow_gan as tfgan
 from absl.testing import parameterized
 
 from paragan_tf.game import losses
-from paragan_tf.outputs import metrics
+from paragan_tf.outputs import distances
 from paragan_tf.types import Scores
-from tests.metrics_test import random_features
+from tests.distances_test import random_features
 
 NAMES = {
   "hinge": "wasserstein_hinge",
@@ -73,7 +73,7 @@ class FrechetDistanceTest(tf.test.TestCase):
     theirs = tfgan.eval.frechet_classifier_distance_from_activations(
       tf.constant(a, tf.float32), tf.constant(b, tf.float32)
     )
-    self.assertAllClose(metrics.frechet_distance(a, b), theirs, rtol=1e-3)
+    self.assertAllClose(distances.frechet_distance(a, b), theirs, rtol=1e-3)
 
 
 if __name__ == "__main__":

@@ -311,12 +311,13 @@ class MetricSuite:
     return Pair(samples, self._reference, self._probe)
 
   def _real_score(self, name: str, group: measures.Group) -> Optional[float]:
-    if self._heldout is None:
+    real = self._heldout
+    if real is None:
       return None
-    if group.needs_labels and self._heldout.labels is None:
+    if self._reason_against(group, real.num_images or 0, real.labels):
       return None
     if name not in self._real_scores:
-      self._real_scores.update(group.measure(self._pair(self._heldout)))
+      self._real_scores.update(group.measure(self._pair(real)))
     return self._real_scores[name].value
 
   def _value(
