@@ -58,7 +58,7 @@ class CommandTest(absltest.TestCase):
     process = self.run_command("trian")
     self.assertEqual(process.returncode, 2)
     self.assertRegex(
-      process.stderr, r"^Error: .*train, sample.*got 'trian'.*\n$"
+      process.stderr, r"^Error: .*train, .*doctor.*got 'trian'.*\n$"
     )
 
   def test_flags_are_those_of_the_program(self):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 from unittest import mock
 
 import numpy as np
@@ -259,7 +260,7 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
     session = mock.Mock(**{"run.return_value": [drawn]})
     runtime = mock.Mock(**{"InferenceSession.return_value": session})
     stand_ins = {
-      "tf2onnx": mock.Mock(),
+      "tf2onnx": types.SimpleNamespace(__version__="1"),
       "tf2onnx.convert": convert,
       "onnxruntime": runtime,
     }
