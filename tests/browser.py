@@ -15,7 +15,7 @@ from tools.own_environment import OwnEnvironment
 
 _HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = OwnEnvironment(
-  "browser", "The browser of tests", _HERE / "files" / "browser.txt"
+  "browser", "The test browser", _HERE / "files" / "browser.txt"
 )
 
 

@@ -71,7 +71,7 @@ class OwnEnvironment:
       _run([*pip, "-r", str(self._pins)])
     except (OSError, subprocess.CalledProcessError) as e:
       raise ValueError(
-        f"{self._content} has an environment in '{folder}', which could not be "
+        f"{self._content}'s environment in '{folder}' could not be "
         f"made ({e}): it needs the packages of '{self._pins}' from a package "
         "index. Where there is none, install them elsewhere and set "
         f"`{self._variable}`."
