@@ -1,10 +1,17 @@
 """The figures of the suite `layout`, of made-up repetitions and runs."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tools.suites.layout import bfloat16_quality, padding_gap, suite
+from tools.suites.layout import (
+  bfloat16_quality,
+  padded_convs,
+  padding_gap,
+  suite,
+)
 from tools.suites.layout.bfloat16_quality import Outcome
 
 
@@ -35,6 +42,13 @@ class LayoutTest(tf.test.TestCase):
   def test_padding_changes_nothing_but_rounding(self):
     gap = padding_gap.PaddingGap().measure()
     self.assertBetween(gap, 1e-9, 1e-4)
+
+  def test_padded_convolutions_are_compared_round_by_round(self):
+    with mock.patch.multiple(padded_convs, WIDTHS=(3,), _SIDE=4, _ROUNDS=2):
+      gains = padded_convs.PaddedConvs().measure()
+    self.assertEqual(list(gains), [3])
+    self.assertLen(gains[3], 2)
+    self.assertGreater(min(gains[3]), 0)
 
 
 def load_figures():

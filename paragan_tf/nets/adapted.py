@@ -15,11 +15,11 @@ averaged nor saved. Initial values are the net's own, whatever the seed.
 
 import functools
 import itertools
-from typing import Any, Callable, Optional, Sequence, Set
+from typing import Any, Callable, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
-from paragan_tf.nets import calling, keras_versions
+from paragan_tf.nets import calling, channels_last, keras_versions
 from paragan_tf.nets.copying import MAKER, copy_net, parts_of
 from paragan_tf.nets.variable_store import VariableStore, unique_id
 from paragan_tf.types import ImageSpec, Mode, Net
@@ -94,7 +94,12 @@ class Adapted(tf.Module):
   z_dim: int
 
   def __init__(
-    self, call: calling.Call, net: Any, store: VariableStore, writes: bool
+    self,
+    call: calling.Call,
+    net: Any,
+    store: VariableStore,
+    writes: bool,
+    converted: channels_last.Converted,
   ):
     super().__init__(name=store.name)
     # A closure, so that nothing else of the user's net enters a checkpoint.
@@ -107,6 +112,7 @@ class Adapted(tf.Module):
       v for v in self._made if v.trainable and unique_id(v) not in frozen
     ]
     self.uses_batch_statistics = writes
+    self._list_converted = lambda: dict(converted)
 
   @property
   def variables(self) -> Sequence[tf.Variable]:
@@ -117,6 +123,11 @@ class Adapted(tf.Module):
   def counters(self) -> Sequence[tf.Variable]:
     """What else the net has made: integers, which nothing saves."""
     return self._list_counters()
+
+  @property
+  def converted(self) -> channels_last.Converted:
+    """What layers with channels first compute, with channels last."""
+    return self._list_converted()
 
   @property
   def trainable_variables(self) -> Sequence[tf.Variable]:
@@ -156,7 +167,7 @@ def _build(
   check: Callable[[Any], None],
 ) -> Adapted:
   """Calls the net twice: the first call makes what the second must find."""
-  call = calling.make_call(net, spec, store.name)
+  call, converted = _make_call(net, spec, store.name, x)
   labels = tf.zeros([2], tf.int32) if spec.num_classes else None
   num_known, num_counters = len(store.variables), len(store.counters)
   with store.create(), tf.GradientTape() as tape:
@@ -165,7 +176,7 @@ def _build(
     except Exception as e:
       raise ValueError(
         f"`{store.name}` must take a batch of shape {x.shape.as_list()}, but "
-        f"its call ends with {type(e).__name__}: {e}"
+        f"its call ends with {type(e).__name__}: {e}{channels_last.explain(e)}"
       ) from e
   check(result)
   held = [p for p in parts_of(net) if isinstance(p, tf.Variable)]
@@ -183,7 +194,23 @@ def _build(
       return call(x, labels, training)
 
   writes = _writes_variables(functools.partial(call_again, x, labels, True))
-  return Adapted(call_again, net, store, writes)
+  return Adapted(call_again, net, store, writes, converted)
+
+
+def _make_call(
+  net: Any, spec: ImageSpec, name: str, x: tf.Tensor
+) -> Tuple[calling.Call, channels_last.Converted]:
+  """Returns the call of a net, and its layers with channels first.
+
+  They compute with channels last, and images have channels last outside.
+  """
+  converted = channels_last.convert(parts_of(net))
+  call = calling.make_call(net, spec, name)
+  if x.shape.rank == 2:
+    return channels_last.take_channels_last(call, spec), converted
+  if channels_last.expects_channels_first(net, spec, converted):
+    call = channels_last.give_channels_first(call)
+  return call, converted
 
 
 def _check_owner(store: VariableStore, used: Sequence[tf.Variable]) -> None:

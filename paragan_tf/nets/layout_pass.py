@@ -57,7 +57,8 @@ def plan_net(
   """Returns a row for each tensor that a net computes, in its order.
 
   Of a net that is not made of our layers, as a user's, the rows are its
-  weights: it is computed as it is written.
+  weights: it is computed as it is written. Before them come the Keras layers
+  that are converted to channels last.
   """
   rows: List[Row] = []
 
@@ -76,7 +77,14 @@ def plan_net(
     return _get_call(net)(x, labels, forward)
 
   if not any(isinstance(m, layers.Weight) for m in net.submodules):
-    return [_describe_weight(w, profile) for w in net.trainable_variables]
+    converted = getattr(net, "converted", {}).items()
+    rows = [
+      _describe_converted(name, result, inputs, profile)
+      for name, result in converted
+      if result is not None
+    ]
+    weights = net.trainable_variables
+    return rows + [_describe_weight(w, profile) for w in weights]
   specs = [inputs] if labels is None else [inputs, labels]
   tf.function(call, autograph=False).get_concrete_function(*specs)
   return rows
@@ -134,6 +142,16 @@ def _make_row(
     1.0 - shape[-1] / carried[-1],
     *explained,
   )
+
+
+def _describe_converted(
+  name: str, result: tf.TensorSpec, inputs: tf.TensorSpec, profile
+) -> Row:
+  """Returns the row of a Keras layer that has channels first."""
+  shape = (inputs.shape[0], *result.shape[1:])
+  explained = "channels last", "channels first in the net: converted"
+  row = _make_row(name, shape, shape, result.dtype, explained, profile)
+  return row._replace(dtype_reason="the layer's")
 
 
 def _describe_weight(w: tf.Variable, profile: hardware.Profile) -> Row:

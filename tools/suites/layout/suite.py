@@ -5,14 +5,16 @@
     ...      the same, with one part changed
 
 BigGAN at 32 px; each side has a process of its own, and all run interleaved.
-`padded128_gap` is what padding to 128 channels changes, see `padding_gap`.
+`padded128_gap` is what padding to 128 channels changes, see `padding_gap`;
+`padded16_WIDTH` how many times as fast a convolution of that width is if it is
+padded to 16 channels, see `padded_convs`.
 With `--quality`: the default run in float32 and in bfloat16, see
 `bfloat16_quality`.
 """
 
 import functools
 import time
-from typing import Dict, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from tools.suites.interleave import (
   log_progress,
 )
 from tools.suites.layout import bfloat16_quality
+from tools.suites.layout.padded_convs import WIDTHS, PaddedConvs
 from tools.suites.layout.padding_gap import PaddingGap
 from tools.suites.machine_load import MachineLoad
 from tools.suites.ours import Ours
@@ -68,13 +71,16 @@ def run(options: Options) -> Result:
     seconds = _QUICK_SECONDS if options.quick else _FULL_SECONDS
     results = interleave(tasks, time.monotonic() + seconds)
   figures = gather(results)
-  figures["padded128_gap"] = _measure_padding_gap()
+  figures["padded128_gap"] = _measure("padded128", PaddingGap)
+  for width, gains in _measure("padded16", PaddedConvs).items():
+    add_spread(figures, f"padded16_{width}", np.array(gains))
   figures.update(machine.figures())
   return Result(format_table(figures), figures)
 
 
-def _measure_padding_gap() -> float:
-  worker = Worker("padded128", PaddingGap)
+def _measure(name: str, make: Callable[[], Any]) -> Any:
+  """Returns what an object measures, in a process of its own."""
+  worker = Worker(name, make)
   with close_all([worker]):
     return worker.call("measure")
 
@@ -106,6 +112,9 @@ def format_table(figures: Dict[str, float]) -> str:
   if "padded128_gap" in figures:
     gap = figures["padded128_gap"]
     lines.append(f"{'padded128_gap':32}{gap:.1e} of the values")
+  for name in (f"padded16_{width}" for width in WIDTHS):
+    if name in figures:
+      lines.append(f"{name:32}{format_spread(figures, name, '.2f')}")
   lines.append(
     f"{figures['num_repetitions']} repetitions; "
     f"{machine_load.describe(figures)}"
