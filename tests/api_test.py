@@ -113,8 +113,8 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("report.html", os.listdir(gan.model_dir))
     measured = [x for x in records.read(gan.model_dir) if "metrics" in x][-1]
     self.assertAllClose(measured["metrics"][0]["value"], fid)
-    with self.assertRaisesRegex(ValueError, "`metric`.*got 'kid'"):
-      scale_mgr.eval(metric="kid")
+    with self.assertRaisesRegex(ValueError, "`metric`.*got 'lpips'"):
+      scale_mgr.eval(metric="lpips")
 
   def test_the_package_exports_what_the_api_does(self):
     self.assertCountEqual(api.__all__, pg._API)
