@@ -58,12 +58,16 @@ def _off_diagonal_on_short_side(w: tf.Tensor) -> tf.Tensor:
   Both have the same norm, and one may be a thousand times larger. The gradient
   `4 (W W^T W - W diag)` is one more product; TensorFlow's would be two.
   """
-  by_rows = w.shape[0] < w.shape[1]
-  products = tf.matmul(w, w, transpose_a=not by_rows, transpose_b=by_rows)
+  if w.shape[0] >= w.shape[1]:
+    # Without its diagonal, the product needs no other pass over the weights.
+    products = tf.matmul(w, w, transpose_a=True)
+    products = tf.linalg.set_diag(products, tf.zeros_like(products[0]))
+    penalty = tf.reduce_sum(products**2)
+    return penalty, lambda dy: 4.0 * dy * tf.matmul(w, products)
+  products = tf.matmul(w, w, transpose_b=True)
   diagonal = tf.reduce_sum(w**2, 0)
 
   def grad(dy):
-    cubic = tf.matmul(products, w) if by_rows else tf.matmul(w, products)
-    return 4.0 * dy * (cubic - w * diagonal)
+    return 4.0 * dy * (tf.matmul(products, w) - w * diagonal)
 
   return tf.reduce_sum(products**2) - tf.reduce_sum(diagonal**2), grad
