@@ -77,7 +77,10 @@ def make_pages(folder):
     step: [
       fake_runs.make_metric(90.0 / i),
       fake_runs.make_metric(80.0 / i, num_samples=50_000),
-      fake_runs.make_metric(i / 9, "classes_recognized", num_samples=500),
+      *(
+        fake_runs.make_metric(i / 9, "classes_recognized", num_samples=num)
+        for num in (5000, 12_000)
+      ),
       {**fake_runs.make_metric(0.5 / i, "kid"), "deviation": 0.001},
     ]
     for i, step in enumerate((500, 1000), 1)
