@@ -133,7 +133,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(logs[0]["input/depth"], 1)
       self.assertGreaterEqual(len({x["input/depth"] for x in logs}), 3)
       self.assertGreater(logs[-1]["input/readers"], 0)
-      self.assertGreater(logs[-1]["input/megabytes"], 0)
+      self.assertGreater(max(x["input/megabytes"] for x in logs), 0)
       self.assertBetween(logs[-1]["input_late"], 0.0, 1.0)
 
   def test_engines_and_replicas_agree(self):
@@ -249,7 +249,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
         made.experiment.evaluation, "measure", return_value=[]
       ) as measure:
         made.finish()
-      self.assertEqual(measure.call_args.args, (expected, None))
+      self.assertEqual(measure.call_args.args[:2], (expected, None))
 
   def test_a_run_that_cannot_be_measured_is_kept(self):
     extractor = "Experiment.extractor = @features.FashionClassifier"
@@ -258,7 +258,7 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     wrong = mock.Mock(side_effect=ValueError("Images are odd."))
     with (
       mock.patch.object(made.experiment.evaluation, "measure", wrong),
-      self.assertRaisesRegex(InputError, "odd. Training is complete; .*ckpt-4"),
+      self.assertRaisesRegex(InputError, "odd. Trained up to step 4; .*ckpt-4"),
     ):
       made()
 
