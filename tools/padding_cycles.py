@@ -18,7 +18,7 @@ from absl import flags
 from tools import cli
 from tools.tpu import environment, figures, padding
 
-# BigGAN's at 128 px, a part of its latent and what its norms depend on included.
+# BigGAN's at 128 px, with its latents and what its norms depend on.
 _WIDTHS = (20, 48, 96, 148, 192)
 _RESOLUTIONS = (32, 128)
 
