@@ -101,7 +101,7 @@ setuptools.setup(
   license="MIT",
   python_requires=">=3.9,<3.14",
   packages=setuptools.find_packages(include=["paragan_tf", "paragan_tf.*"]),
-  package_data={"paragan_tf": ["*/files/*"]},
+  package_data={"paragan_tf": ["files/*", "*/files/*"]},
   install_requires=RUNTIME,
   extras_require=EXTRAS,
   entry_points={"console_scripts": ["paragan = paragan_tf.__main__:main"]},

@@ -8,9 +8,21 @@ fill them, operation by operation. `pad_channels` pads once for a whole net.
 """
 
 import dataclasses
+import json
 import math
+import pathlib
 import re
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+  Any,
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import gin
 import tensorflow as tf
@@ -18,6 +30,8 @@ import tensorflow as tf
 from paragan_tf import collectives
 
 _GIB = 1024**3
+# Made by `python -m tools.padding_cycles`.
+PADDING_CYCLES = pathlib.Path(__file__).parent / "files/padding_cycles.json"
 
 
 class Profile(NamedTuple):
@@ -32,6 +46,8 @@ class Profile(NamedTuple):
       program.
     hertz: Clock rate, 0 where it varies.
     flops: Peak of its fast units per second, 0 where it is not known.
+    padded_widths: Numbers of channels that are faster if they are padded to
+      whole lanes, see `list_padded_widths`.
   """
 
   kind: str
@@ -41,10 +57,36 @@ class Profile(NamedTuple):
   memory: int
   hertz: float = 0.0
   flops: float = 0.0
+  padded_widths: Tuple[int, ...] = ()
 
 
-def _tpu(gib: float, hertz: float, flops: float) -> Profile:
-  return Profile("tpu", 128, 8, "bfloat16", int(gib * _GIB), hertz, flops)
+def list_padded_widths(
+  rows: Sequence[Mapping[str, int]],
+) -> Tuple[int, ...]:
+  """Returns the widths that are nowhere slower padded, and faster somewhere.
+
+  A layer does not know at which resolution it is called, so all count.
+
+  Args:
+    rows: Cycles of pieces of nets, `plain` and `padded`, of each `width` at
+      several resolutions.
+  """
+  gains: Dict[int, List[int]] = {}
+  for row in rows:
+    gains.setdefault(row["width"], []).append(row["plain"] - row["padded"])
+  return tuple(
+    width for width, found in gains.items() if min(found) >= 0 < max(found)
+  )
+
+
+def _read_padded_widths(name: str) -> Tuple[int, ...]:
+  table = json.loads(PADDING_CYCLES.read_text())
+  return list_padded_widths(table.get(name, {"rows": []})["rows"])
+
+
+def _tpu(name: str, gib: float, hertz: float, flops: float) -> Profile:
+  widths, memory = _read_padded_widths(name), int(gib * _GIB)
+  return Profile("tpu", 128, 8, "bfloat16", memory, hertz, flops, widths)
 
 
 def _gpu(precision: str, gib: int, flops: float) -> Profile:
@@ -65,12 +107,12 @@ def _gpu(precision: str, gib: int, flops: float) -> Profile:
 #   v5p   459 TFLOP/s, 95 GiB  1, of two joined cores  394 TFLOP/s, 95.73 GiB
 #   v6e   918 TFLOP/s, 32 GiB  1, of one core          918 TFLOP/s, 31.24 GiB
 PROFILES = {
-  "tpu_v2": _tpu(7.48, 0.70e9, 22.9e12),
-  "tpu_v3": _tpu(15.48, 0.94e9, 61.6e12),
-  "tpu_v4": _tpu(15.25, 1.05e9, 137.5e12),
-  "tpu_v5e": _tpu(15.75, 1.50e9, 197e12),
-  "tpu_v5p": _tpu(95.73, 1.75e9, 459e12),
-  "tpu_v6e": _tpu(31.24, 1.75e9, 918e12),
+  "tpu_v2": _tpu("tpu_v2", 7.48, 0.70e9, 22.9e12),
+  "tpu_v3": _tpu("tpu_v3", 15.48, 0.94e9, 61.6e12),
+  "tpu_v4": _tpu("tpu_v4", 15.25, 1.05e9, 137.5e12),
+  "tpu_v5e": _tpu("tpu_v5e", 15.75, 1.50e9, 197e12),
+  "tpu_v5p": _tpu("tpu_v5p", 95.73, 1.75e9, 459e12),
+  "tpu_v6e": _tpu("tpu_v6e", 31.24, 1.75e9, 918e12),
   # Peaks of half precision without sparsity, of the SXM form if there is one.
   # The half precision of the first two is float16, which needs a loss scale:
   # it has to be asked for.
@@ -106,7 +148,7 @@ class ResolvedLayout(NamedTuple):
 
   `Layout` documents the options. The defaults are what is fast everywhere.
   `precision` is the fastest that trains well, see `Profile`, which has `lanes`
-  as well.
+  and `padded_widths` as well.
   """
 
   resizes: str
@@ -122,14 +164,14 @@ class ResolvedLayout(NamedTuple):
   pad_channels: Union[int, str] = 1
   precision: str = "float32"
   lanes: int = 1
+  padded_widths: Tuple[int, ...] = ()
 
   def padded_width(self, width: int) -> int:
     """Returns the channels that are computed for `width` of them."""
-    if self.pad_channels == "auto":
-      # Between half a tile and a whole one; see `docs/layout.md`.
-      pays = self.lanes // 2 < width < self.lanes
-      return self.lanes if pays else width
-    return -(-width // int(self.pad_channels)) * int(self.pad_channels)
+    multiple = self.pad_channels
+    if multiple == "auto":
+      multiple = self.lanes if width in self.padded_widths else 1
+    return -(-width // int(multiple)) * int(multiple)
 
 
 # The fastest layout of each kind; a profile adds `precision` and `lanes`.
@@ -187,9 +229,10 @@ class Layout:
       add in float32, then round. A TPU does the same; hardware without
       bfloat16 units is many times as fast this way.
     pad_channels: Every layer computes a multiple of this number of channels;
-      the last ones are zero, and stay so through the whole net. `auto` pads to
-      one tile what fills more than half of it, 1 pads nothing. Variables and
-      checkpoints have no padding.
+      the last ones are zero, and stay so through the whole net. `auto` pads
+      what is faster padded by the compiler's cycles, see
+      `Profile.padded_widths`, 1 pads nothing. Variables and checkpoints have
+      no padding.
   """
 
   hardware: str = "auto"
@@ -220,7 +263,9 @@ class Layout:
     """Fills in what is fastest on the hardware for what was not asked."""
     found = profile(self.hardware)
     fastest = _FASTEST[found.kind]._replace(
-      precision=found.precision, lanes=found.lanes
+      precision=found.precision,
+      lanes=found.lanes,
+      padded_widths=found.padded_widths,
     )
     asked = dataclasses.asdict(self)
     del asked["hardware"]

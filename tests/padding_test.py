@@ -1,6 +1,7 @@
 """Padded nets compute what unpadded ones do, on every backbone."""
 
 import contextlib
+import json
 from unittest import mock
 
 import gin
@@ -9,7 +10,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf import config
+from paragan_tf import config, hardware
 from paragan_tf.hardware import Layout
 from paragan_tf.nets import blocks, fused, layers, norms
 from paragan_tf.types import ImageSpec, Mode
@@ -182,15 +183,36 @@ class PaddingTest(tf.test.TestCase, parameterized.TestCase):
     for shape in kernels:
       self.assertEqual([size % 16 for size in shape[2:]], [0, 0], shape)
 
-  @parameterized.parameters(
-    (3, 3), (20, 20), (64, 64), (65, 128), (96, 128), (128, 128), (192, 192)
-  )
-  def test_auto_fills_one_tile(self, width, padded):
+  def test_auto_pads_what_is_faster_padded_at_every_resolution(self):
+    rows = [
+      {"width": width, "plain": plain, "padded": padded}
+      for width, plain, padded in (
+        *((20, 9, 9), (20, 9, 8)),
+        *((96, 9, 8), (96, 9, 10)),
+        *((148, 9, 8), (148, 7, 6)),
+        *((192, 5, 5), (192, 6, 6)),
+      )
+    ]
+    widths = hardware.list_padded_widths(rows)
+    self.assertEqual(widths, (20, 148))
     layout = Layout("tpu_v3", pad_channels="auto").resolve()
-    self.assertEqual(layout.padded_width(width), padded)
-    for name in ("cpu", "gpu"):
-      other = Layout(name, pad_channels="auto").resolve()
-      self.assertEqual(other.padded_width(width), width)
+    layout = layout._replace(padded_widths=widths)
+    found = [layout.padded_width(w) for w in (20, 96, 128, 148, 192)]
+    self.assertEqual(found, [128, 96, 128, 256, 192])
+
+  @parameterized.parameters("cpu", "gpu_a100", "tpu_v5p")
+  def test_auto_pads_nothing_where_nothing_was_measured(self, name):
+    layout = Layout(name, pad_channels="auto").resolve()
+    self.assertEqual(layout.padded_width(96), 96)
+
+  def test_the_table_of_cycles_has_a_source_and_both_numbers(self):
+    table = json.loads(hardware.PADDING_CYCLES.read_text())
+    self.assertIn("tpu_v3", table)
+    for name, measured in table.items():
+      self.assertIn(name, hardware.PROFILES)
+      self.assertIn("libtpu", measured["compiler"])
+      for row in measured["rows"]:
+        self.assertGreater(min(row["plain"], row["padded"]), 0)
 
   def test_the_batch_is_not_padded(self):
     with gin.unlock_config():
