@@ -107,9 +107,9 @@ class Experiment:
   `nets` and `optimizers` make those of "g" and "d" where gin does not choose
   them. `truncation` applies to samples and metrics, not to training. With
   `num_standing`, metrics use the batch-norm statistics of that many batches of
-  samples instead of the moving average. `extractor` is 'auto', 'inception', 'mobilenet', ... or makes one,
-  `metrics` the names of those to measure; statistics of real images are kept in
-  `reference_dir`.
+  samples instead of the moving average. `extractor` is 'auto', 'inception',
+  'mobilenet', ... or makes one, `metrics` the names of those to measure;
+  statistics of real images are kept in `reference_dir`.
   """
 
   def __init__(
