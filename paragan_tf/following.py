@@ -63,22 +63,31 @@ class Follower:
     """Measures one checkpoint; records its values, and writes the report."""
     progress = progress or Counter("images")
     best = Best(self._model_dir)
-    staged = self._stage(best, step)
-    values = self._meter.measure(step, progress)
-    done = self._meter.step
-    if done is None:
+    try:
+      staged = self._stage(best, step)
+      values = self._meter.measure(step, progress)
+      return self._record(best, staged, values)
+    finally:
+      best.discard_stage()
+
+  def _record(
+    self, best: Best, staged: Optional[str], values: List[MetricValue]
+  ) -> Measurement:
+    """Records values, keeps the checkpoint if it is the best, and reports."""
+    step = self._meter.step
+    if step is None:
       return Measurement(values)
     if self._records is None:
       self._records = records.Records(self._model_dir, records.EVALUATIONS)
-    seconds = records.seconds_at(self._model_dir, done)
+    seconds = records.seconds_at(self._model_dir, step)
     entries = [value.to_json() for value in values]
-    self._records.metric(done, entries, seconds)
+    self._records.metric(step, entries, seconds)
     kept = None
     if staged is not None:
       entry = choose(entries, self._best_by)
-      kept = entry["name"] if best.offer(staged, done, entry) else None
+      kept = entry["name"] if best.offer(staged, step, entry) else None
     report.write(self._model_dir)
-    return Measurement(values, done, kept)
+    return Measurement(values, step, kept)
 
   def _stage(self, best: Best, step: Step) -> Optional[str]:
     """Copies the checkpoint to measure, which the run may remove meanwhile."""

@@ -76,7 +76,6 @@ class RunMeter:
     _check(request)
     self._model_dir, self._request = model_dir, request
     self.step: Optional[int] = None
-    self._is_run = RunFolder(model_dir, Writers()).read_config() is not None
     self._measure: Optional[Callable[..., List[MetricValue]]] = None
 
   def measure(
@@ -89,13 +88,16 @@ class RunMeter:
         self._measure = self._compare_with_reference(generator, progress)
       else:
         self._measure = self._compare_with_data(generator)
-    if self._is_run:
+    if self._is_run():
       self.step = generator.info.step
     return self._measure(generator, progress)
 
+  def _is_run(self) -> bool:
+    return RunFolder(self._model_dir, Writers()).read_config() is not None
+
   def _compare_with_data(self, generator: Generator):
     """Returns what measures a G by the images that it was trained on."""
-    if not self._is_run:
+    if not self._is_run():
       raise ValueError(
         f"`--reference` must be set to measure an export, as '"
         f"{self._model_dir}': a folder of images, or a file of statistics."

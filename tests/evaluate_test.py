@@ -110,6 +110,21 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEmpty(again)
 
+  def test_waits_for_a_run_that_has_not_begun(self):
+    later = f"{self.folder}_later"
+    follower = Follower(later, Request(metrics=["fid"]))
+    found, looks = [], []
+
+    def should_stop():
+      looks.append(len(looks))
+      if len(looks) == 2:
+        shutil.copytree(self.trained, later)
+      return False
+
+    follower.follow(found.append, should_stop, poll_seconds=0.1)
+    self.assertEqual([x.step for x in found], [8, 4])
+    self.assertNotIn("candidate", os.listdir(f"{later}/best"))
+
   def test_a_checkpoint_that_the_run_removes_is_skipped(self):
     real = RunMeter.measure
 

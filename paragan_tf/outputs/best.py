@@ -3,6 +3,7 @@
     best = Best("runs/fashion")
     path = best.stage(path, step)   # a copy, as the run may remove its own
     best.offer(path, step, value)   # keeps it if it is better
+    best.discard_stage()
 
 It is in the folder `best` of the run, with `best.json`: step, metric, value and
 protocol. Values with different protocols are not compared: a value with a new
@@ -49,7 +50,8 @@ class Best:
     self.folder = os.path.join(model_dir, _FOLDER)
     self._file = os.path.join(self.folder, _FILE)
     self._checkpoints = Checkpoints(self.folder, keep=1)
-    self._stage = Checkpoints(os.path.join(self.folder, _STAGE), keep=1)
+    self._stage_folder = os.path.join(self.folder, _STAGE)
+    self._stage = Checkpoints(self._stage_folder, keep=1)
 
   def read(self) -> Optional[Record]:
     """Returns what is known of it; `None` if there is none yet."""
@@ -66,6 +68,11 @@ class Best:
   def stage(self, path: str, step: int) -> str:
     """Copies a checkpoint that is going to be measured; returns the copy."""
     return self._stage.adopt(path, step)
+
+  def discard_stage(self) -> None:
+    """Removes the copy."""
+    if tf.io.gfile.isdir(self._stage_folder):
+      tf.io.gfile.rmtree(self._stage_folder)
 
   def offer(self, path: str, step: int, value: Mapping[str, Any]) -> bool:
     """Keeps a copy of a checkpoint if it is the best so far.
