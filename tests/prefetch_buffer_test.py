@@ -286,16 +286,18 @@ class PrefetchBufferTest(tf.test.TestCase, parameterized.TestCase):
     self.assertBetween(num_reads[30], 2, 4)
 
   def test_threads_end_with_the_buffer(self):
-    before = threading.active_count()
+    # Not by their number: threads of earlier tests may end meanwhile.
+    before = set(threading.enumerate())
     elements = iter(
       PrefetchBuffer(Storage(lambda key: 0.01), requests(500), BOUNDS)
     )
     for _ in range(30):
       next(elements)
-    self.assertGreater(threading.active_count(), before)
+    readers = set(threading.enumerate()) - before
+    self.assertNotEmpty(readers)
     elements.close()
     for _ in range(1000):
-      if threading.active_count() <= before:
+      if not any(reader.is_alive() for reader in readers):
         return
       time.sleep(0.02)
     self.fail("Readers are still running.")
