@@ -1,21 +1,22 @@
 """One run: trains an experiment in its folder, saves, resumes, reports."""
 
 import functools
-import math
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import gin
 
-from paragan_tf import checks, config, facts
+from paragan_tf import checks, config, facts, trial
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
+from paragan_tf.health import Health, RollBackError
 from paragan_tf.outputs import checkpoints, metrics, samples
 from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import RunFolder
+from paragan_tf.watchdog import Watchdog
 
 
 class InputError(Exception):
@@ -52,6 +53,7 @@ class Run:
     best_by: Optional[str] = None,
     num_metric_samples: Optional[int] = None,
     num_metric_reference: Optional[int] = None,
+    watchdog: Callable[[], Watchdog] = Watchdog,
     callbacks: Sequence[Any] = (),
     notes: Optional[Mapping[str, str]] = None,
   ):
@@ -85,6 +87,9 @@ class Run:
     self._state = StepState(
       experiment.step, experiment.strategy, experiment.processes
     )
+    self._health = Health(
+      watchdog(), experiment, self.folder, probes=estimator is None
+    )
     self._progress: Optional[Progress] = None
     self._logs: loop.Logs = {}
     self._saved: Optional[str] = None
@@ -109,14 +114,26 @@ class Run:
       f"folder    {self.folder.path}"
     )
 
+  def rehearse(self) -> None:
+    """Checks all that training needs, and writes nothing."""
+    self._check_parts()
+    if self._estimator is None:
+      trial.trace_a_step(self.experiment, self.done)
+
+  def _check_parts(self) -> List[str]:
+    """Checks extractor and input; returns what looks odd."""
+    if self._processes.is_chief:
+      trial.check_measuring(self.experiment, self._num_metric_samples)
+    return self.experiment.check_input()
+
   def open(self) -> None:
     """Checks the input, makes the folder, saves the config, opens the records.
 
     Where nothing is left to train, the input is not checked.
     """
     if self.done < self.num_steps:
-      self.experiment.check_input()
-      for remark in self.experiment.input_remarks():
+      odd = self._check_parts()
+      for remark in [*odd, *self.experiment.input_remarks()]:
         self._print(f"Note: {remark}")
     self.folder.open(self._config, self.done, self.experiment.g_info())
     if self.folder.is_writer:
@@ -140,6 +157,7 @@ class Run:
     finally:
       self.close_progress()
     if self.done > started_at:
+      self._health.finish()
       self.save()
       self.notify_end()
     if self.done < self.num_steps:
@@ -165,20 +183,26 @@ class Run:
     actions = [
       self._log,
       loop.every(self._sample_every, self._consolidate_and_sample),
-      loop.every(self._save_every, lambda step, logs: self.save()),
+      loop.every(self._save_every, self._save_if_good),
     ]
     if self._measure_every:
       actions.append(loop.every(self._measure_every, self._measure_and_keep))
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
+    self._health.begin(self.done, self._saved)
     try:
-      self._make_loop()(
-        self.done,
-        until,
-        stops,
-        actions,
-        lambda: self._processes.any(should_stop()),
-      )
+      while True:
+        try:
+          self._make_loop()(
+            self.done,
+            until,
+            stops,
+            actions,
+            lambda: self._processes.any(should_stop()),
+          )
+          break
+        except RollBackError as e:
+          self._roll_back(e.path)
     except reading.OP_ERRORS as e:
       reason = self.experiment.input_fn.find_failure(self.done)
       if reason is None:
@@ -215,6 +239,19 @@ class Run:
       entries = self._state.prepare_save(self.done)
       self._saved = self.folder.checkpoints.save(self.done, entries)
       self._callbacks.call("on_save", self.done, self._saved)
+
+  def _save_if_good(self, step: int, logs: loop.Logs) -> None:
+    if self._health.may_save:
+      self.save()
+
+  def _roll_back(self, path: str) -> None:
+    """Goes back to a checkpoint, which is the newest one from then on."""
+    checkpoints.restore(path, self._state.entries)
+    self.folder.roll_back(path, self.done)
+    self._processes.wait()
+    self._inner, self._saved = None, self.folder.checkpoints.path(self.done)
+    self.experiment.consolidate()
+    self._health.begin(self.done, self._saved)
 
   def notify_end(self) -> None:
     """Tells the callbacks that training has ended."""
@@ -261,12 +298,18 @@ class Run:
     """Samples, measures and reports; called on the chief."""
     self._sample(self.done, {})
     self._interpolate()
-    values = self._measure(num_samples)
+    values, failure = [], None
+    try:
+      values = self._measure(num_samples)
+    except InputError as e:
+      failure = e
     if values:
       print(metrics.format_values(values))
-    path = self.folder.write_report()
+    path = self.folder.write_report(str(failure or ""))
     print(f"Pictures: {self.folder.samples_path(self.done)}")
     print(f"Report:   {path}", flush=True)
+    if failure is not None:
+      raise failure
     return values
 
   def _default_samples(self) -> Optional[int]:
@@ -302,25 +345,16 @@ class Run:
       self.folder.record_metrics(self.done, entries)
       if self._measure_every and self._saved and entries:
         self.folder.keep_best(self._saved, self.done, entries, self._best_by)
-    except ValueError as e:
+    except config.WRONG as e:
       raise InputError(
-        f"Nothing is measured: {e} Trained up to step {self.done}; the last "
-        f"checkpoint is {self._saved}."
+        f"Nothing is measured: {config.sentence(e)} Trained up to step "
+        f"{self.done}; the last checkpoint is {self._saved}."
       ) from e
     return values
 
-  def _check_finite(self, step: int, logs: loop.Logs) -> None:
-    bad = [name for name, value in logs.items() if not math.isfinite(value)]
-    if bad:
-      kept = self.folder.checkpoints.latest()
-      raise FloatingPointError(
-        f"`{bad[0]}` is {logs[bad[0]]} at step {step}: training diverged; "
-        f"lower a learning rate. The last checkpoint is kept: {kept}."
-      )
-
   def _log(self, step: int, logs: loop.Logs) -> None:
     logs = {**logs, **self.experiment.input_fn.meter()}
-    self._check_finite(step, logs)
+    logs = self._health.follow(step, logs, self._saved)
     self._logs = logs
     if step % self._log_every:
       return
@@ -376,6 +410,8 @@ def prepare(
     device_options: Which devices to train on.
     engine: `strategy` or `tpu_estimator`.
   """
+  if not model_dir:
+    raise ValueError("`--model_dir` must be a folder, got none: name one.")
   by_estimator = engine == "tpu_estimator"
   if by_estimator:
     estimators.check_exists()

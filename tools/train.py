@@ -5,7 +5,7 @@ python -m tools.train --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion
 
 from absl import flags
 
-from tools import cli
+from tools import cli, gin_flags
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -44,6 +44,7 @@ _ENGINE = flags.DEFINE_enum(
 
 def main():
   """Reads the flags and trains."""
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.run")
   run = cli.exit_on_error(
     lambda: module.prepare(
@@ -62,6 +63,7 @@ def main():
     )
   )
   if _DRY_RUN.value:
+    cli.exit_on_error(run.rehearse)
     print(run.summary())
     return
   cli.exit_on_error(run.open)

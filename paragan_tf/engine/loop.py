@@ -119,6 +119,12 @@ class InnerLoop:
     self._follow(self._num_done, logs)
     return logs
 
+  def trace(self) -> None:
+    """Traces the first program that a run would call, and does not run it."""
+    phases, repeats = self._plan(1)[0]
+    arguments = tf.constant(repeats), phases, tf.constant(True)
+    self._run.get_concrete_function(self._iterator, *arguments)
+
   def _num_terms(self, name: str, num_steps: int) -> int:
     return 1 if name in self._step.last_step_log_names else num_steps
 

@@ -82,6 +82,13 @@ class RunFolder:
     if self._records is not None:
       self._records.start(step, facts)
 
+  def roll_back(self, path: str, step: int) -> None:
+    """Makes a checkpoint the newest one; forgets what came after its step."""
+    if self.is_writer:
+      self.checkpoints.adopt(path, step)
+    if self._records is not None:
+      self._records.rewind(step)
+
   def log(self, step: int, scalars: Mapping[str, float]) -> None:
     """Records scalars."""
     if self._records is not None:
@@ -125,9 +132,9 @@ class RunFolder:
       samples.write_png(path, grid, scale)
       self._records.image(step, name, grid)
 
-  def write_report(self) -> str:
-    """Writes the report; returns its path."""
-    return report.write(self.path)
+  def write_report(self, failure: str = "") -> str:
+    """Writes the report, with why nothing was measured; returns its path."""
+    return report.write(self.path, failure)
 
   def close(self) -> None:
     """Closes the records."""
