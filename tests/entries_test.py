@@ -16,7 +16,7 @@ from paragan_tf.engine.step import Step
 from paragan_tf.game import losses, optimizers, schedule
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import linear
-from paragan_tf.outputs import checkpoints
+from paragan_tf.outputs import checkpoints, stored
 from paragan_tf.sync import exchange
 from tests import testing
 
@@ -137,7 +137,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
       )
       trained.train(0, stop)
       path = self.save(trained, stop, "run")
-      checkpoints.restore(path, resumed.state.entries)
+      stored.restore(path, resumed.state.entries)
       for some in (trained, resumed):
         some.train(stop, 6)
       got = resumed.values()
