@@ -10,7 +10,16 @@ from absl.testing import absltest, parameterized
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "paragan_tf"
 
-FREE = {"array_files", "types", "hashing", "quiet", "shipped", "tf_private"}
+FREE = {
+  "array_files",
+  "types",
+  "hashing",
+  "quiet",
+  "shipped",
+  "stopping",
+  "termination",
+  "tf_private",
+}
 ROOMS = {
   "data": {"array_files", "types", "collectives", "hashing", "hardware"},
   "nets": {"types", "collectives", "hardware"},
@@ -86,6 +95,8 @@ class ArchitectureTest(parameterized.TestCase):
       "run",
       "sample_files",
       "shipped",
+      "start",
+      "stopping",
       "trained",
     }
     for path in sorted((ROOT / "tools").glob("*.py")):
@@ -104,7 +115,9 @@ class ArchitectureTest(parameterized.TestCase):
       "following",
       "facts",
       "callbacks",
+      "run_control",
       "run",
+      "start",
       "api",
     ]
     for i, name in enumerate(order):

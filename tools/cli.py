@@ -113,10 +113,10 @@ def _one_sentence(error: Exception) -> str:
   return lines[0][:500] if lines else type(error).__name__
 
 
-def fail(message: str) -> NoReturn:
-  """Prints an error on one line, and exits with code 2."""
+def fail(message: str, code: int = 2) -> NoReturn:
+  """Prints an error on one line, and exits with a code."""
   print(f"Error: {' '.join(message.split())}", file=sys.stderr, flush=True)
-  sys.exit(2)
+  sys.exit(code)
 
 
 def read_step(text: Optional[str]) -> Union[int, str, None]:
