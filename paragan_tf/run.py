@@ -17,7 +17,7 @@ import gin
 from paragan_tf import checks, config, facts, stopping, termination
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import reading
-from paragan_tf.engine import loop, strategies
+from paragan_tf.engine import loop, peers, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
 from paragan_tf.outputs import checkpoints, metrics, samples, stored
@@ -46,7 +46,8 @@ class Run:
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
   While the folder cannot be written, training goes on for `folder_timeout`
-  seconds; a `termination_watcher` returns why to stop, see `termination.py`.
+  seconds; a `termination_watcher` returns why to stop, see `termination.py`. A
+  process that does not answer for `worker_timeout` seconds is lost.
   """
 
   def __init__(
@@ -66,6 +67,7 @@ class Run:
     notes: Optional[Mapping[str, str]] = None,
     folder_timeout: float = TIMEOUT,
     termination_watcher: Optional[termination.Watcher] = None,
+    worker_timeout: float = peers.TIMEOUT,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -79,6 +81,7 @@ class Run:
     self.experiment = experiment
     self.num_steps = num_steps
     self._processes = experiment.processes
+    self._processes.peers.set_timeout(worker_timeout)
     self._estimator = estimator
     self._log_every = log_every
     self._sample_every = sample_every
@@ -152,7 +155,7 @@ class Run:
     Returns:
       Whether it is complete; otherwise it was stopped, and saved.
     """
-    with self._processes.watching():
+    with self._processes.peers.watching():
       is_complete = self._train_and_finish(should_stop)
       self._processes.wait()
     self._processes.wait()  # Nobody watches any more: all may end.
@@ -214,7 +217,7 @@ class Run:
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
     pace = self.control.pace(should_stop, self._tick)
-    with self._processes.watching():
+    with self._processes.peers.watching():
       try:
         self._make_loop()(self.done, until, stops, actions, pace)
       except reading.OP_ERRORS as e:
@@ -293,12 +296,13 @@ class Run:
     self.control.saver.restored(newest)
     if newest is not None:
       stored.restore(newest, self._state.entries)
-    if not self._processes.same(self.done):
-      raise ValueError(
-        f"`model_dir` must be one folder that all processes share, got "
-        f"'{self.folder.path}': others are not at step {self.done} there."
-      )
-    self.experiment.consolidate()
+    with self._processes.peers.watching():
+      if not self._processes.same(self.done):
+        raise ValueError(
+          f"`model_dir` must be one folder that all processes share, got "
+          f"'{self.folder.path}': others are not at step {self.done} there."
+        )
+      self.experiment.consolidate()
 
   def finish(
     self, num_samples: Optional[int] = None

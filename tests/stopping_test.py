@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from absl.testing import absltest, parameterized
@@ -188,9 +189,9 @@ class TerminationTest(absltest.TestCase):
     self.assertEqual(heard, ["the end"])
 
   def test_a_file_is_a_notice(self):
-    path = self.create_tempfile().full_path
-    self.assertRegex(termination.file(path), "file '.*'")
-    self.assertIsNone(termination.file(f"{path}.not"))
+    with tempfile.NamedTemporaryFile() as file:
+      self.assertRegex(termination.file(file.name), "file '.*'")
+    self.assertIsNone(termination.file(file.name))
 
 
 if __name__ == "__main__":

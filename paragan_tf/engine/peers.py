@@ -41,20 +41,23 @@ class Peers:
   Args:
     addresses: Of all processes, by index.
     index: Of this one.
-    timeout: Seconds after which one that does not answer is lost.
   """
 
-  def __init__(
-    self, addresses: Sequence[str], index: int, timeout: float = TIMEOUT
-  ):
-    if timeout <= 0:
-      raise ValueError(f"`worker_timeout` must be above 0, got {timeout:g}.")
+  def __init__(self, addresses: Sequence[str], index: int):
     self._addresses = addresses
     self._others = [i for i in range(len(addresses)) if i != index]
-    self._timeout = timeout
+    self._timeout = TIMEOUT
     self._depth = 0
     self._end = threading.Event()
     self._lost: Optional[str] = None
+
+  def set_timeout(self, seconds: float) -> None:
+    """Sets after which time one that does not answer is lost."""
+    if seconds <= 0:
+      raise ValueError(
+        f"`Run.worker_timeout` must be above 0, got {seconds:g}."
+      )
+    self._timeout = seconds
 
   @contextlib.contextmanager
   def watching(self) -> Iterator[None]:
