@@ -169,6 +169,7 @@ class Experiment:
       count: The variable that counts the steps, if there is one already.
     """
     g, d = self._player("g", "g"), self._player("d", "d")
+    checks.check_nets({"g": g.net, "d": d.net})
     if d.loss_scale and not g.loss_scale:  # G's gradients come through D.
       with gin.config_scope("g"):
         g = g._replace(loss_scale=LossScale(name="g_loss_scale"))
@@ -261,15 +262,18 @@ class Experiment:
       truncation=self.sampler.truncation,
     )
 
-  def check_input(self) -> None:
-    """Raises a `ValueError` if the input cannot be trained on."""
+  def check_input(self) -> List[str]:
+    """Raises a `ValueError` if the input cannot be trained on.
+
+    Returns what looks odd in its first batch.
+    """
     num = self._schedule.num_shards(self.strategy.num_replicas_in_sync)
-    preflight.check(
-      self.input_fn, self.images_per_step, num, self._python_input
+    return preflight.check(
+      self.input_fn, self.images_per_step, num, self.python_input
     )
 
   @property
-  def _python_input(self) -> bool:
+  def python_input(self) -> bool:
     """Whether input pipelines may call Python: hosts of a TPU cannot."""
     return not isinstance(self.strategy, tf.distribute.TPUStrategy)
 
@@ -305,7 +309,7 @@ class Experiment:
           num_shards=num_shards,
           shards=[self._schedule.shard(replica) for replica in replicas],
           start_step=start_step,
-          python=self._python_input,
+          python=self.python_input,
           control=control,
         )
       )

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 from typing import (
   Any,
   Callable,
@@ -14,16 +13,18 @@ from typing import (
 
 import gin
 
-from paragan_tf import checks, config, facts, stopping, termination
+from paragan_tf import checks, config, facts, stopping, termination, trial
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import reading
 from paragan_tf.engine import loop, peers, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
+from paragan_tf.health import Health, RollBackError
 from paragan_tf.outputs import checkpoints, metrics, samples, stored
 from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
 from paragan_tf.run_control import Control, Limits
+from paragan_tf.watchdog import Watchdog
 
 
 class InputError(Exception):
@@ -63,6 +64,7 @@ class Run:
     best_by: Optional[str] = None,
     num_metric_samples: Optional[int] = None,
     num_metric_reference: Optional[int] = None,
+    watchdog: Callable[[], Watchdog] = Watchdog,
     callbacks: Sequence[Any] = (),
     notes: Optional[Mapping[str, str]] = None,
     folder_timeout: float = TIMEOUT,
@@ -101,6 +103,9 @@ class Run:
     self._state = StepState(
       experiment.step, experiment.strategy, experiment.processes
     )
+    self._health = Health(
+      watchdog(), experiment, self.folder, probes=estimator is None
+    )
     self._progress: Optional[Progress] = None
     self._logs: loop.Logs = {}
     self._inner: Optional[loop.InnerLoop] = None
@@ -133,14 +138,26 @@ class Run:
       f"folder    {self.folder.path}"
     )
 
+  def rehearse(self) -> None:
+    """Checks all that training needs, and writes nothing."""
+    self._check_parts()
+    if self._estimator is None:
+      trial.trace_a_step(self.experiment, self.done)
+
+  def _check_parts(self) -> List[str]:
+    """Checks extractor and input; returns what looks odd."""
+    if self._processes.is_chief:
+      trial.check_measuring(self.experiment, self._num_metric_samples)
+    return self.experiment.check_input()
+
   def open(self) -> None:
     """Checks the input, makes the folder, saves the config, opens the records.
 
     Where nothing is left to train, the input is not checked.
     """
     if self.done < self.num_steps:
-      self.experiment.check_input()
-      for remark in self.experiment.input_remarks():
+      odd = self._check_parts()
+      for remark in [*odd, *self.experiment.input_remarks()]:
         self._print(f"Note: {remark}")
     self.folder.open(self._config, self.done, self.experiment.g_info())
     if self.folder.is_writer:
@@ -177,6 +194,7 @@ class Run:
     finally:
       self.close_progress()
     if self.done > started_at:
+      self._health.finish()
       self.save()
       self.notify_end()
     self.control.stop.has_unsaved = False
@@ -217,9 +235,10 @@ class Run:
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
     pace = self.control.pace(should_stop, self._tick)
+    self._health.begin(self.done, self.control.saver.last)
     with self._processes.peers.watching():
       try:
-        self._make_loop()(self.done, until, stops, actions, pace)
+        self._train_or_roll_back(until, stops, actions, pace)
       except reading.OP_ERRORS as e:
         reason = self.experiment.input_fn.find_failure(self.done)
         if reason is None:
@@ -257,11 +276,32 @@ class Run:
   def _start_save(self, step: int, logs: loop.Logs) -> None:
     """Saves a checkpoint while training goes on."""
     del step, logs
-    self.control.saver.start(self.done)
+    if self._health.may_save:
+      self.control.saver.start(self.done)
 
   def _tick(self, step: int) -> None:
     if self._progress is not None:
       self._progress.tick(step)
+
+  def _train_or_roll_back(self, until: int, stops, actions, pace) -> None:
+    while True:
+      try:
+        self._make_loop()(self.done, until, stops, actions, pace)
+        return
+      except RollBackError as e:
+        self._roll_back(e.path)
+
+  def _roll_back(self, path: str) -> None:
+    """Goes back to a checkpoint, which is the newest one from then on."""
+    self.control.saver.wait()
+    stored.restore(path, self._state.entries)
+    self.folder.roll_back(path, self.done)
+    self._processes.wait()
+    newest = self.folder.checkpoints.path(self.done)
+    self.control.saver.restored(newest)
+    self._inner = None
+    self.experiment.consolidate()
+    self._health.begin(self.done, newest)
 
   def notify_end(self) -> None:
     """Tells the callbacks that training has ended."""
@@ -310,12 +350,18 @@ class Run:
     """Samples, measures and reports; called on the chief."""
     self._sample(self.done, {})
     self._interpolate()
-    values = self._measure(num_samples)
+    values, failure = [], None
+    try:
+      values = self._measure(num_samples)
+    except InputError as e:
+      failure = e
     if values:
       print(metrics.format_values(values))
-    path = self.folder.write_report()
+    path = self.folder.write_report(str(failure or ""))
     print(f"Pictures: {self.folder.samples_path(self.done)}")
     print(f"Report:   {path}", flush=True)
+    if failure is not None:
+      raise failure
     return values
 
   def _default_samples(self) -> Optional[int]:
@@ -353,25 +399,16 @@ class Run:
       kept = self.control.saver.last
       if self._measure_every and kept and entries:
         self.folder.keep_best(kept, self.done, entries, self._best_by)
-    except ValueError as e:
+    except config.WRONG as e:
       raise InputError(
-        f"Nothing is measured: {e} Trained up to step {self.done}; the last "
-        f"checkpoint is {self.control.saver.last}."
+        f"Nothing is measured: {config.sentence(e)} Trained up to step "
+        f"{self.done}; the last checkpoint is {self.control.saver.last}."
       ) from e
     return values
 
-  def _check_finite(self, step: int, logs: loop.Logs) -> None:
-    bad = [name for name, value in logs.items() if not math.isfinite(value)]
-    if bad:
-      kept = self.control.saver.last
-      raise FloatingPointError(
-        f"`{bad[0]}` is {logs[bad[0]]} at step {step}: training diverged; "
-        f"lower a learning rate. The last checkpoint is kept: {kept}."
-      )
-
   def _log(self, step: int, logs: loop.Logs) -> None:
     logs = {**logs, **self.experiment.input_fn.meter()}
-    self._check_finite(step, logs)
+    logs = self._health.follow(step, logs, self.control.saver.last)
     self._logs = logs
     if step % self._log_every:
       return

@@ -338,4 +338,4 @@ def _make_preexec_fn():
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run_with_words(lambda words: main())

@@ -8,7 +8,7 @@ import sys
 from absl import flags
 
 from paragan_tf import stopping
-from tools import cli
+from tools import cli, gin_flags
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -53,6 +53,7 @@ _ENGINE = flags.DEFINE_enum(
 def main():
   """Reads the flags and trains."""
   stop = cli.exit_on_error(lambda: stopping.Stop(_GRACE_SECONDS.value))
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.start")
   run = cli.exit_on_error(
     lambda: module.prepare(
@@ -71,6 +72,7 @@ def main():
     )
   )
   if _DRY_RUN.value:
+    cli.exit_on_error(run.rehearse)
     print(run.summary())
     return
   stop.at_exit(run.folder.close)
