@@ -57,6 +57,7 @@ test-tpu: install
 
 soak: install browser
 	@$(PY) -m pytest -q -m "not tpu" $(PARALLEL) tests
+	@$(PY) -m tests.soak
 
 lint: install
 	@$(PY) -m ruff check .
