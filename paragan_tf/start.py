@@ -64,7 +64,5 @@ def prepare(
     run = Run(experiment, model_dir, estimator)
     run.restore()
     return run
-  except PeerError as e:
-    raise ValueError(str(e)) from e
   except config.WRONG as e:
     raise ValueError(config.sentence(e)) from e

@@ -55,6 +55,15 @@ def main():
   stop = cli.exit_on_error(lambda: stopping.Stop(_GRACE_SECONDS.value))
   gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.start")
+  try:
+    _run(module, stop)
+  except module.ERRORS as e:
+    cli.fail(str(e))
+  except module.AGAIN as e:
+    cli.fail(str(e), stopping.EXIT_AGAIN)
+
+
+def _run(module, stop: stopping.Stop) -> None:
   run = cli.exit_on_error(
     lambda: module.prepare(
       _GIN_FILE.value,
@@ -81,10 +90,6 @@ def main():
     cli.exit_on_error(run.open)
     stop.begin()
     is_complete = run()
-  except module.ERRORS as e:
-    cli.fail(str(e))
-  except module.AGAIN as e:
-    cli.fail(str(e), stopping.EXIT_AGAIN)
   finally:
     run.folder.close()
   if not is_complete:
