@@ -6,14 +6,14 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import gin
 
-from paragan_tf import checks, config, facts
+from paragan_tf import budget, checks, config, facts
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
 from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
-from paragan_tf.outputs import checkpoints, metrics, samples
+from paragan_tf.outputs import checkpoints, metrics, records, samples
 from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import RunFolder
 
@@ -37,6 +37,8 @@ class Run:
   Of several processes only the chief writes. With an `estimator`, that trains;
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
+  A run ends after `num_steps`, `max_images` real ones, or `max_seconds` of
+  training, whichever comes first.
   """
 
   def __init__(
@@ -45,6 +47,8 @@ class Run:
     model_dir: str,
     estimator=None,
     num_steps: int = gin.REQUIRED,
+    max_images: Optional[int] = None,
+    max_seconds: Optional[float] = None,
     log_every: int = 20,
     sample_every: int = 500,
     save_every: int = 500,
@@ -65,7 +69,11 @@ class Run:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
-    self.num_steps = num_steps
+    self.num_steps = budget.count_steps(
+      num_steps, max_images, experiment.images_per_step
+    )
+    self.seconds = budget.Seconds(max_seconds)
+    checks.check_seconds(max_seconds, estimator)
     self._processes = experiment.processes
     self._estimator = estimator
     self._log_every = log_every
@@ -96,6 +104,11 @@ class Run:
     config.check_resumable(self.folder.read_config(), self._config, model_dir)
 
   @property
+  def is_complete(self) -> bool:
+    """Whether nothing is left to train."""
+    return self.done >= self.num_steps or self.seconds.is_spent
+
+  @property
   def done(self) -> int:
     """Steps trained so far."""
     step = self.experiment.step
@@ -114,7 +127,7 @@ class Run:
 
     Where nothing is left to train, the input is not checked.
     """
-    if self.done < self.num_steps:
+    if not self.is_complete:
       self.experiment.check_input()
       for remark in self.experiment.input_remarks():
         self._print(f"Note: {remark}")
@@ -128,12 +141,12 @@ class Run:
   def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> None:
     """Trains to the end, then samples, measures and reports."""
     started_at = self.done
-    if started_at >= self.num_steps:
+    if self.is_complete:
       self._print(f"Already trained for {self.done} steps; raise `num_steps`.")
     elif started_at:
       self._print(f"Resuming at step {self.done} of {self.folder.path}.")
     num_replicas = self.experiment.strategy.num_replicas_in_sync
-    if started_at < self.num_steps and num_replicas > 1:
+    if not self.is_complete and num_replicas > 1:
       self._print(self.experiment.sync_summary())
     try:
       self.train(self.num_steps, should_stop)
@@ -142,7 +155,7 @@ class Run:
     if self.done > started_at:
       self.save()
       self.notify_end()
-    if self.done < self.num_steps:
+    if not self.is_complete:
       self._print(
         f"Stopped at step {self.done}; the same command resumes there."
       )
@@ -212,6 +225,8 @@ class Run:
   def save(self) -> None:
     """Saves a checkpoint, unless this step is saved already."""
     if self.folder.checkpoints.path(self.done) != self._saved:
+      if self.seconds.limit is not None:
+        self.folder.log(self.done, {budget.SECONDS: self.seconds.used})
       entries = self._state.prepare_save(self.done)
       self._saved = self.folder.checkpoints.save(self.done, entries)
       self._callbacks.call("on_save", self.done, self._saved)
@@ -239,8 +254,17 @@ class Run:
         self._estimator, self._state.entries, self._intervals
       ).train
     if self._inner is None:
-      self._inner = self.experiment.inner_loop(self.done)
-    return functools.partial(loop.train, self._inner)
+      inner = self.experiment.inner_loop(self.done)
+      if self.seconds.limit is not None:
+        inner.trace(1)  # Which would count as training.
+      self._inner = self.seconds.timed(inner)
+    return functools.partial(loop.train, self._inner, bound=self._bound)
+
+  def _bound(self, num_steps: int) -> int:
+    """Returns how many steps all processes train next."""
+    if self.seconds.limit is None:
+      return num_steps
+    return self._processes.on_chief(lambda: self.seconds.bound(num_steps))
 
   def restore(self) -> None:
     """Reads the newest checkpoint, if there is one; all processes together."""
@@ -248,6 +272,7 @@ class Run:
     self._saved = self.folder.checkpoints.latest()
     if self._saved is not None:
       checkpoints.restore(self._saved, self._state.entries)
+      self.seconds.resume(records.read(self.folder.path), self.done)
     if not self._processes.same(self.done):
       raise ValueError(
         f"`model_dir` must be one folder that all processes share, got "

@@ -29,7 +29,8 @@ def check(
     python: Whether the pipeline may call Python.
   """
   count = input_fn.num_images
-  if count is not None and count < images_per_step:
+  label = getattr(input_fn, "label", None)
+  if label is None and count is not None and count < images_per_step:
     raise ValueError(
       f"'{input_fn.name}' must have as many images as one step takes, "
       f"{images_per_step}, got {count}: lower `Experiment.batch_size`, or keep "

@@ -83,6 +83,21 @@ class InnerLoop:
     self._run = tf.function(self.run_phases, autograph=False)
     self._fetch = tf.function(self._fetch_sums, autograph=False)
 
+  def restart(
+    self, iterator: Iterator, start_step: int, follow: FollowFn
+  ) -> None:
+    """Goes on with other data at another step; the programs stay traced."""
+    self._iterator, self._follow = iterator, follow
+    self._num_done = start_step
+    self._fetch()  # Sets the sums to 0, where steps were cut short.
+
+  def trace(self, num_steps: int) -> None:
+    """Traces the programs of the next steps, so that they start at once."""
+    for phases, repeats in self._plan(num_steps):
+      self._run.get_concrete_function(
+        self._iterator, tf.constant(repeats), phases, tf.constant(False)
+      )
+
   def wrap_program(self, wrapper: Callable[[Callable], Callable]) -> None:
     """Runs `wrapper(program)` in place of the program from the first call on.
 
@@ -252,6 +267,7 @@ def train(
   stops: Iterable[int],
   actions: Sequence[Action],
   should_stop: Callable[[], bool] = lambda: False,
+  bound: Callable[[int], int] = lambda num_steps: num_steps,
 ) -> int:
   """Runs inner loops from `start_step` to `num_steps`; returns the last step.
 
@@ -262,10 +278,13 @@ def train(
     stops: Intervals; the inner loop returns to Python at every multiple.
     actions: Called after each inner loop, in order.
     should_stop: Called before each inner loop; `True` ends the loop early.
+    bound: Maps the steps of the next inner loop to fewer; 0 ends the loop.
   """
   step = start_step
   while step < num_steps and not should_stop():
-    until = next_stop(num_steps, stops, step)
+    until = step + bound(next_stop(num_steps, stops, step) - step)
+    if until == step:
+      break
     logs = inner(until - step)
     step = until
     for action in actions:
