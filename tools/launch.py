@@ -10,7 +10,6 @@ What follows `--` goes to `tools.train`. The workers end together:
 """
 
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from absl import flags
 
+from paragan_tf import child_process
 from tools import cli, relay, scripts
 
 _NUM_WORKERS = flags.DEFINE_integer("num_workers", 2, "Number of processes.")
@@ -37,7 +37,6 @@ _PRINT = flags.DEFINE_string(
 
 _POLL_SECONDS = 0.05
 _RELAY_SECONDS = 2.0
-_PR_SET_PDEATHSIG = 1
 
 
 def main():
@@ -75,8 +74,7 @@ def make_environments(
   """Returns the variables of each worker, on top of our environment."""
   shared = {"PYTHONUNBUFFERED": "1"}  # Else lines come in blocks, and late.
   if threads_per_worker:
-    for pool in ("OMP_NUM", "TF_NUM_INTRAOP", "TF_NUM_INTEROP"):
-      shared[f"{pool}_THREADS"] = str(threads_per_worker)
+    shared.update(child_process.limit_threads(threads_per_worker))
   cluster = {
     "worker": [f"127.0.0.1:{p}" for p in _find_free_ports(num_workers)]
   }
@@ -117,7 +115,7 @@ class Workers:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C comes through us, and only once.
-        preexec_fn=_make_preexec_fn(),
+        preexec_fn=child_process.make_preexec_fn(),
       )
     # Threads come after the last fork: they might hold a lock during one.
     for index, process in self._running.items():
@@ -145,7 +143,7 @@ class Workers:
   def send(self, number: int) -> None:
     """Sends a signal to every running worker and its child processes."""
     for process in self._running.values():
-      _send(process, number)
+      child_process.send(process, number)
 
   def _poll(self) -> None:
     for index, process in list(self._running.items()):
@@ -153,7 +151,7 @@ class Workers:
       if code is None:
         continue
       del self._running[index]
-      _send(process, signal.SIGKILL)  # To child processes that are left.
+      child_process.send(process, signal.SIGKILL)  # To child processes that are left.
       if code and not self._outcome:
         self._fail(index, code)
 
@@ -204,25 +202,6 @@ def _find_free_ports(count: int) -> List[int]:
     for holder in held:
       holder.bind(("127.0.0.1", 0))
     return [holder.getsockname()[1] for holder in held]
-
-
-def _send(process: subprocess.Popen, number: int) -> None:
-  with contextlib.suppress(ProcessLookupError, PermissionError):
-    os.killpg(process.pid, number)
-
-
-def _make_preexec_fn():
-  """Returns a function for a child to call, so that it ends with us (Linux)."""
-  if sys.platform != "linux":
-    return None
-  prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-  def request():
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # The parent has ended before.
-      os._exit(1)
-
-  return request
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 python -m tools.train --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion
 """
 
+import sys
+
 from absl import flags
 
 from tools import cli
@@ -40,11 +42,17 @@ _ENGINE = flags.DEFINE_enum(
   ["strategy", "tpu_estimator"],
   "What runs the step: a tf.distribute strategy or TPUEstimator.",
 )
+_LABEL_SHARD = flags.DEFINE_string(
+  "label_shard",
+  None,
+  "Of a GAN for each label: trains part i of n of the labels, as 2/8; or "
+  "array/8, where i is the task of a SLURM array or of an indexed job.",
+)
 
 
 def main():
   """Reads the flags and trains."""
-  module = cli.import_quietly("paragan_tf.run")
+  module = cli.import_quietly("paragan_tf.training")
   run = cli.exit_on_error(
     lambda: module.prepare(
       _GIN_FILE.value,
@@ -59,6 +67,7 @@ def main():
         _JOIN_TIMEOUT.value,
       ),
       _ENGINE.value,
+      _LABEL_SHARD.value,
     )
   )
   if _DRY_RUN.value:
@@ -67,8 +76,8 @@ def main():
   cli.exit_on_error(run.open)
   stop = cli.StopSignals()
   try:
-    run(stop.is_requested)
-  except (FloatingPointError, module.InputError) as e:
+    sys.exit(run(stop.is_requested) or 0)
+  except (FloatingPointError, ValueError, module.InputError) as e:
     cli.fail(str(e))
 
 
