@@ -43,11 +43,12 @@ class LabelTrainer:
   def prepare(self, label: int) -> Run:
     """Returns the run of a label, restored and opened."""
     bind_label(label)
-    gc.collect()  # The data of the last label, and its iterators.
     folder = labels.folder(self._model_dir, label)
     if self._experiment is None:
       self._experiment = self._build(folder)
     else:
+      gc.collect()  # The data of the last label, and its iterators.
+      gc.freeze()  # What is traced stays, and need not be looked at again.
       self._experiment.restart()
     run = Run(self._experiment, folder, callbacks=self._callbacks)
     run.restore()

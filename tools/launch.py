@@ -13,6 +13,8 @@ import contextlib
 import json
 import math
 import os
+import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +24,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from absl import flags
 
-from paragan_tf import child_process
+from paragan_tf import child_process, shipped
 from tools import cli, relay, scripts
 
 _NUM_WORKERS = flags.DEFINE_integer("num_workers", 2, "Number of processes.")
@@ -44,13 +46,49 @@ def main():
   train_flags = _get_train_flags(sys.argv)
   cli.exit_on_error(lambda: _check(flags.FLAGS(sys.argv)[1:], train_flags))
   if _PRINT.value is not None:
-    script = cli.exit_on_error(
-      lambda: scripts.render(_PRINT.value, _NUM_WORKERS.value, train_flags)
-    )
-    print(script, end="")
+    print(cli.exit_on_error(lambda: _render(train_flags)), end="")
     return
+  if _is_per_label(train_flags):
+    cli.fail(
+      "A GAN for each label needs no launch on one machine: `tools.train` "
+      "starts `LabelPool.num_workers` processes; or print a script with "
+      "`--print`."
+    )
   command = [sys.executable, "-m", "paragan_tf", "train", *train_flags]
   sys.exit(run(command, _NUM_WORKERS.value, _THREADS_PER_WORKER.value))
+
+
+def _render(train_flags: Sequence[str]) -> str:
+  # Refused before TensorFlow is imported.
+  scripts.render(_PRINT.value, _NUM_WORKERS.value, train_flags)
+  return scripts.render(
+    _PRINT.value, _NUM_WORKERS.value, train_flags, _is_per_label(train_flags)
+  )
+
+
+def _is_per_label(train_flags: Sequence[str]) -> bool:
+  """Returns whether the flags train a GAN for each label.
+
+  Only a config that names what does it is read: TensorFlow is slow to import.
+  """
+  files, bindings = scripts.read_config_flags(train_flags)
+  if not any(map(_may_be_per_label, [*files, *bindings])):
+    return False
+  training = cli.import_quietly("paragan_tf.training")
+  return training.is_per_label(files, bindings)
+
+
+def _may_be_per_label(text: str) -> bool:
+  """Returns whether a binding, or a file or one that it includes, names it."""
+  if "label_pool" in text or "per_label" in text:
+    return True
+  paths = (pathlib.Path(text), shipped.ROOT / text)
+  path = next((x for x in paths if "=" not in text and x.is_file()), None)
+  if path is None:
+    return False
+  content = path.read_text(errors="replace")
+  found = re.findall(r"^include '(.+)'", content, re.M)
+  return "LabelPool" in content or any(map(_may_be_per_label, found))
 
 
 def run(

@@ -1,0 +1,2 @@
+"""x"""
+def run(options): pass
