@@ -33,6 +33,7 @@ _ADDED = {
 # and how something is computed.
 _MAY_CHANGE = (
   "run.Run.",
+  "label_pool.LabelPool.",
   "experiment.Experiment.extractor",
   "experiment.Experiment.metrics",
   "experiment.Experiment.reference_dir",

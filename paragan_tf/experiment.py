@@ -309,8 +309,11 @@ class Experiment:
 
   def input_remarks(self) -> List[str]:
     """Returns warnings about the input, and how images are made to fit."""
-    found = preflight.remarks(self.input_fn)
-    return [*found, *preflight.describe_fit(self.input_fn)]
+    return [
+      *preflight.remarks(self.input_fn),
+      *preflight.describe_fit(self.input_fn),
+      *preflight.describe_repeats(self.input_fn, self.images_per_step),
+    ]
 
   def broken_images(self) -> Sequence[Tuple[str, str]]:
     """Returns files that the input skips, and why."""

@@ -28,9 +28,7 @@ class LabelSampler(Sampler):
   """Draws the samples of each label from its own G."""
 
   def __init__(self, use: Callable[[int, Sampler], None], g: Net, **more):
-    super().__init__(
-      tf.distribute.get_strategy(), g, conditional=False, **more
-    )
+    super().__init__(tf.distribute.get_strategy(), g, conditional=False, **more)
     self._use = use
 
   def __call__(self, labels, seed, start=0, z=None):
@@ -46,8 +44,8 @@ class LabelSampler(Sampler):
     for label in np.unique(labels):
       self._use(int(label), self)
       parts[label] = super().__call__(None, seed, z=z[labels == label])
-    images = np.empty([len(labels), *next(iter(parts.values())).shape[1:]])
-    images = images.astype(np.float32)
+    shape = next(iter(parts.values())).shape[1:]
+    images = np.empty([len(labels), *shape], np.float32)
     for label, part in parts.items():
       images[labels == label] = part
     return images

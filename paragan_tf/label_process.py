@@ -1,5 +1,6 @@
 """A worker process of a pool, as the pool sees it."""
 
+import contextlib
 import json
 import os
 import queue
@@ -71,17 +72,18 @@ class WorkerProcess:
     code = self._process.wait()
     for pipe in (self._process.stdin, self._process.stdout):
       if pipe is not None:
-        _close(pipe)
+        # What it was told last, it may not have read.
+        with contextlib.suppress(OSError):
+          pipe.close()
     if code < 0:
       return f"its process was killed by signal {-code}"
     return f"its process ended with exit code {code}"
 
   def _send(self, command: Mapping[str, Any]) -> None:
     assert self._process.stdin is not None
-    try:
+    # If it has ended, the other thread is about to say so.
+    with contextlib.suppress(OSError):
       print(json.dumps(command), file=self._process.stdin, flush=True)
-    except OSError:  # It has ended, which the other thread is about to say.
-      pass
 
   def _read(self) -> None:
     assert self._process.stdout is not None
@@ -89,13 +91,6 @@ class WorkerProcess:
       if line.startswith("{"):
         self._events.put((self, json.loads(line)))
     self._events.put((self, None))
-
-
-def _close(pipe) -> None:
-  try:
-    pipe.close()
-  except OSError:  # What it was told last, it did not read.
-    pass
 
 
 def _python_path() -> str:

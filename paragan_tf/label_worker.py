@@ -23,8 +23,8 @@ from typing import Any, Callable, Dict, Optional, TextIO
 from paragan_tf import config, label_trainer
 from paragan_tf.data import sources
 from paragan_tf.outputs import labels
-from paragan_tf.outputs.run_folder import RunFolder
 from paragan_tf.outputs.checkpoints import Writers
+from paragan_tf.outputs.run_folder import RunFolder
 from paragan_tf.run import InputError, Run
 
 # What ends a label, and is told in one sentence.

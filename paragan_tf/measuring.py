@@ -15,7 +15,6 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import gin
 import numpy as np
-import tensorflow as tf
 
 from paragan_tf import trained
 from paragan_tf.data import index_files

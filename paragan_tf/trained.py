@@ -87,8 +87,9 @@ def _load_labels(model_dir: str, text: str, step: Step) -> LabelGenerator:
       "label; name the folder of one, as 'labels/00003', to choose its step."
     )
   states = labels.read_manifest(model_dir)
-  folders = [RunFolder(labels.folder(model_dir, x.label), Writers())
-             for x in states]
+  folders = [
+    RunFolder(labels.folder(model_dir, x.label), Writers()) for x in states
+  ]
   known = filter(None, (folder.read_g_info() for folder in folders))
   info = next(known, None)
   if info is None:

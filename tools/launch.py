@@ -189,7 +189,9 @@ class Workers:
       if code is None:
         continue
       del self._running[index]
-      child_process.send(process, signal.SIGKILL)  # To child processes that are left.
+      child_process.send(
+        process, signal.SIGKILL
+      )  # To child processes that are left.
       if code and not self._outcome:
         self._fail(index, code)
 

@@ -129,6 +129,17 @@ def check_labels(name: str, labels: np.ndarray, num_classes: int) -> None:
     )
 
 
+def describe_repeats(input_fn: Any, images_per_step: int) -> List[str]:
+  """Returns a remark if a label has fewer images than a step takes."""
+  label, count = getattr(input_fn, "label", None), input_fn.num_images
+  if label is None or count >= images_per_step:
+    return []
+  return [
+    f"'{input_fn.source.label_names[0]}' has {count} images and a step takes "
+    f"{images_per_step}: they repeat."
+  ]
+
+
 def remarks(input_fn: Any) -> List[str]:
   """Returns warnings about the input."""
   source = getattr(input_fn, "source", None)

@@ -128,5 +128,8 @@ class Player(NamedTuple):
     ahead = predict_updates(self.exchange, updates)
     weights = self.weights
     self.optimizer.look_ahead(ahead, weights)
-    if self.constraint is not None and self.optimizer.base(weights) is not weights:
+    if (
+      self.constraint is not None
+      and self.optimizer.base(weights) is not weights
+    ):
       self.constraint(weights)

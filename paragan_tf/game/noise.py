@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from paragan_tf import collectives, hashing
 
-
 # Of a run; a tensor where one trace serves several runs.
 Seed = Union[int, tf.Tensor]
 

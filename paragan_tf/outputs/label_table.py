@@ -106,9 +106,7 @@ def _lay_out(
   return [*(lines if len(rows) > 1 else []), _count(states)]
 
 
-def _summarize(
-  states: Sequence[LabelState], live: Mapping[int, Live]
-) -> str:
+def _summarize(states: Sequence[LabelState], live: Mapping[int, Live]) -> str:
   """Returns one line for a log."""
   running = [x for x in states if x.state == RUNNING]
   parts = [_count(states)]
