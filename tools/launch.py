@@ -46,7 +46,9 @@ def main():
   train_flags = _get_train_flags(sys.argv)
   cli.exit_on_error(lambda: _check(flags.FLAGS(sys.argv)[1:], train_flags))
   if _PRINT.value is not None:
-    print(cli.exit_on_error(lambda: _render(train_flags)), end="")
+    print(
+      cli.exit_on_error(lambda: _render(str(_PRINT.value), train_flags)), end=""
+    )
     return
   if _is_per_label(train_flags):
     cli.fail(
@@ -58,12 +60,10 @@ def main():
   sys.exit(run(command, _NUM_WORKERS.value, _THREADS_PER_WORKER.value))
 
 
-def _render(train_flags: Sequence[str]) -> str:
-  # Refused before TensorFlow is imported.
-  scripts.render(_PRINT.value, _NUM_WORKERS.value, train_flags)
-  return scripts.render(
-    _PRINT.value, _NUM_WORKERS.value, train_flags, _is_per_label(train_flags)
-  )
+def _render(kind: str, train_flags: Sequence[str]) -> str:
+  num = _NUM_WORKERS.value
+  scripts.render(kind, num, train_flags)  # Refused before TensorFlow starts.
+  return scripts.render(kind, num, train_flags, _is_per_label(train_flags))
 
 
 def _is_per_label(train_flags: Sequence[str]) -> bool:
