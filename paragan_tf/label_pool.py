@@ -81,7 +81,7 @@ class LabelPool:
       for label, size in sizes.items()
     }
     self._num_gpus = len(tf.config.list_physical_devices("GPU"))
-    self._cores = len(os.sched_getaffinity(0))
+    self._cores = _count_cores()
     self._shard = shard
     self._own = label_queue.deal(sizes, *shard)
     waiting = [x for x in self._own if not self._is_done(x)]
@@ -323,3 +323,10 @@ def _check_counts(
         f"`{name}` must be at least 1, got {value}: leave it out to use all "
         "cores."
       )
+
+
+def _count_cores() -> int:
+  """Returns the cores that this process may use."""
+  if hasattr(os, "sched_getaffinity"):  # Not on macOS.
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
