@@ -84,10 +84,10 @@ class LabelPool:
     self._cores = _count_cores()
     self._shard = shard
     self._own = label_queue.deal(sizes, *shard)
-    waiting = [x for x in self._own if not self._is_done(x)]
-    self._queue = label_queue.LabelQueue(waiting, max_restarts)
+    self._waiting = [x for x in self._own if not self._is_done(x)]
+    self._queue = label_queue.LabelQueue(self._waiting, max_restarts)
     wanted = num_workers or self._num_gpus or self._cores
-    self._num_workers = min(wanted, max(1, len(waiting)))
+    self._num_workers = min(wanted, max(1, len(self._waiting)))
     self._threads = threads_per_worker or max(
       1, self._cores // self._num_workers
     )
@@ -131,6 +131,8 @@ class LabelPool:
         f"({str(e).splitlines()[0]}): set another one."
       ) from e
     self._input_fn.save_index(self.model_dir)
+    for label in self._waiting:
+      self._set(label, state=labels.WAITING, restarts=0, reason="")
     self._write_manifest()
 
   def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> int:
@@ -152,7 +154,8 @@ class LabelPool:
         f"{state.reason}",
         flush=True,
       )
-    if should_stop() and len(self._queue):
+    is_stopped = any(x.state == labels.STOPPED for x in self._list_own())
+    if should_stop() and (is_stopped or len(self._queue)):
       print("Stopped; the same command resumes.", flush=True)
     elif all(
       x.state in (labels.DONE, labels.EMPTY)
@@ -262,12 +265,15 @@ class LabelPool:
     state = self._states[label]._replace(budget=self._budget, **changes)
     self._states[label] = state
     labels.write_state(self.model_dir, state)
-    if state.state != labels.RUNNING:
+    if state.state not in (labels.RUNNING, labels.WAITING):
       self._write_manifest()
 
   def _write_manifest(self) -> None:
     labels.write_manifest(
-      self.model_dir, self._input_fn.name, list(self._states.values())
+      self.model_dir,
+      self._input_fn.name,
+      list(self._states.values()),
+      self._own,
     )
 
   def _begin(self, state: LabelState) -> LabelState:

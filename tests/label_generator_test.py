@@ -52,7 +52,7 @@ class Trained:
         )
         labels.write_state(self.folder, state)
     states = [labels.read_state(self.folder, i) for i in range(len(SIZES))]
-    labels.write_manifest(self.folder, "set", states)
+    labels.write_manifest(self.folder, "set", states, range(len(SIZES)))
     self.experiment = trainer._experiment
     gin.clear_config()
 

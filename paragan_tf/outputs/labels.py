@@ -72,10 +72,24 @@ def read_state(model_dir: str, label: int) -> Optional[LabelState]:
 
 
 def write_manifest(
-  model_dir: str, source: str, states: Sequence[LabelState]
+  model_dir: str,
+  source: str,
+  states: Sequence[LabelState],
+  own: Sequence[int],
 ) -> None:
-  """Writes the manifest: what others have written, and else `states`."""
-  found = [read_state(model_dir, x.label) or x for x in states]
+  """Writes the manifest of all labels.
+
+  Args:
+    model_dir: The folder of all labels.
+    source: The name of the data.
+    states: Of all labels, as far as this pool knows.
+    own: Labels of this pool; what others have written of theirs counts.
+  """
+  known = set(own)
+  found = [
+    x if x.label in known else read_state(model_dir, x.label) or x
+    for x in states
+  ]
   content = {
     "version": _VERSION,
     "source": source,

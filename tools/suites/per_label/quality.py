@@ -1,15 +1,16 @@
 """What one conditional GAN learns, and what a GAN for each label does.
 
-Both have the same nets, loss, optimizers and batch, and the same compute: the
-product of images and multiply-adds for an image. So each of K labels gets a
-K-th of the conditional GAN's steps. Each side is a run of `tools.train`, which
-measures samples at the data's label frequencies, all seeds after each other.
+Both have the same nets, loss, optimizers and batch, and the same compute, which
+is images times multiply-adds: each of K labels gets a K-th of the conditional
+GAN's multiply-adds, which are counted in the graphs of a step. Each side is a run of `tools.train`, which measures samples at the data's label
+frequencies.
 
     hinge      DCGAN with hinge loss, as the default run
     wgan_gp    WGAN-GP's residual pair, five updates of the critic
 """
 
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from tools.suites.interleave import log_progress
+from tools.suites.ours import count_step
 from tools.suites.suite import Options
+from tools.suites.workers import Worker, close_all
 
 _POOL = "gin/sync/per_label.gin"
 _NUM_LABELS = 10
@@ -85,6 +88,23 @@ QUICK = ("fashion_hinge",)
 SIDES = ("conditional", "per_label")
 
 
+class Cost:
+  """Counts what one step of a side costs; in a process of its own."""
+
+  def __init__(self, game: Game, side: str):
+    from paragan_tf import config, experiment
+    from paragan_tf.engine import strategies
+
+    files, bindings = _list_config(game, side, seed=0)
+    bindings += ["InputFn.label = 0"] if side == "per_label" else []
+    config.load(files, bindings)
+    self._experiment = experiment.Experiment(strategies.choose_none())
+
+  def count(self) -> float:
+    """Returns the multiply-adds of a step."""
+    return float(count_step(self._experiment).executed)
+
+
 def run(options: Options) -> Dict[str, float]:
   """Returns the metrics of each game, side and seed, and their means."""
   names = options.select_sides(GAMES)
@@ -94,40 +114,60 @@ def run(options: Options) -> Dict[str, float]:
   for name in names:
     game = GAMES[name]
     seeds = _SEEDS[: 1 if options.quick else game.seeds]
+    steps = count_steps(game)
+    figures.update({f"{name}.{side}.steps": steps[side] for side in SIDES})
     for seed in seeds:
       for side in SIDES:
         log_progress(f"{game.title}: {side}, seed {seed}.")
-        found = train(game, side, seed)
+        found = train(game, side, seed, steps[side])
         key = f"{name}.{side}"
         figures.update({f"{key}.seed{seed}.{k}": v for k, v in found.items()})
     figures.update(_average(name, seeds, figures))
   return figures
 
 
-def train(game: Game, side: str, seed: int) -> Dict[str, float]:
+def count_steps(game: Game) -> Dict[str, int]:
+  """Returns the steps of each side, of each label, for the same compute."""
+  costs = {}
+  for side in SIDES:
+    worker = Worker("cost", functools.partial(Cost, game, side))
+    with close_all([worker]):
+      costs[side] = worker.call("count")
+  share = costs["conditional"] / costs["per_label"] / _NUM_LABELS
+  return {
+    "conditional": game.num_steps,
+    "per_label": max(1, round(game.num_steps * share)),
+  }
+
+
+def train(game: Game, side: str, seed: int, num_steps: int) -> Dict[str, float]:
   """Trains one side of a game; returns its metrics and its cost."""
+  files, bindings = _list_config(game, side, seed)
+  bindings += [
+    f"Run.num_steps = {num_steps}",
+    "Run.log_every = 20",
+    f"Run.save_every = {num_steps}",
+    f"Run.sample_every = {num_steps}",
+  ]
   with tempfile.TemporaryDirectory() as folder:
-    num_steps = game.num_steps
-    files, bindings = list(game.gin_files), list(game.bindings)
-    bindings.append(f"Experiment.seed = {seed}")
-    if side == "per_label":
-      files.insert(0, _POOL)
-      num_steps //= _NUM_LABELS
-    else:
-      bindings.append("training.choose.pool = None")
-      files.insert(0, _POOL)
-    bindings += [
-      f"Run.num_steps = {num_steps}",
-      "Run.log_every = 20",
-      f"Run.save_every = {num_steps}",
-      f"Run.sample_every = {num_steps}",
-    ]
+    path = os.path.join(folder, "run")
     command = [sys.executable, "-m", "paragan_tf", "train"]
     command += [f"--gin_file={file}" for file in files]
     command += [f"--gin_bindings={binding}" for binding in bindings]
-    command.append(f"--model_dir={os.path.join(folder, 'run')}")
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return _read(os.path.join(folder, "run"), side)
+    subprocess.run(
+      [*command, f"--model_dir={path}"], check=True, stdout=subprocess.DEVNULL
+    )
+    return _read(path, side)
+
+
+def _list_config(
+  game: Game, side: str, seed: int
+) -> Tuple[List[str], List[str]]:
+  """Returns gin files and bindings of a side."""
+  bindings = [*game.bindings, f"Experiment.seed = {seed}"]
+  if side == "conditional":
+    bindings.append("training.choose.pool = None")
+  return [_POOL, *game.gin_files], bindings
 
 
 def _read(folder: str, side: str) -> Dict[str, float]:
