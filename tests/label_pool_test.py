@@ -70,10 +70,10 @@ class Whole:
     self.folder = f"{self.temporary.name}/pool"
     more = ("LabelPool.num_workers = 2", "LabelPool.threads_per_worker = 1")
     label_pools.load(self.path, *more)
-    self.pool = label_pool.LabelPool(self.folder)
-    self.killed = kill_worker(self.pool, KILLED, 1)
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+      self.pool = label_pool.LabelPool(self.folder)
+      self.killed = kill_worker(self.pool, KILLED, 1)
       self.pool.open()
       self.code = self.pool()
     self.out, self.err = out.getvalue(), err.getvalue()
@@ -215,9 +215,9 @@ class FailingTest(tf.test.TestCase):
   def run_pool(self, folder, path, *more):
     """Runs a pool; returns its code and all it printed."""
     label_pools.load(path, *more)
-    pool = label_pool.LabelPool(folder)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+      pool = label_pool.LabelPool(folder)
       pool.open()
       code = pool()
     return code, out.getvalue()

@@ -72,7 +72,7 @@ def count_step(experiment: Any) -> MultiplyAdds:
   """Returns the multiply-adds of one step of an experiment."""
   import tensorflow as tf
 
-  @tf.function
+  @tf.function(autograph=False)
   def step(images, labels=None):
     arguments = images, labels, 0
     return experiment.strategy.run(experiment.step, arguments)
