@@ -2,7 +2,7 @@
 
     pool = LabelPool(model_dir, shard)    # refuses what is wrong
     pool.open()                           # makes the folder
-    code = pool(should_stop)              # trains all labels, then reports
+    is_complete = pool()                  # trains all labels, then reports
 
 W-CGAN (arXiv 2207.12315). Each worker trains one label at a time, as a run of
 its own (`label_trainer.py`), with the same budget. Pseudo-code:
@@ -17,28 +17,34 @@ its own (`label_trainer.py`), with the same budget. Pseudo-code:
 import os
 import queue
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import gin
 import numpy as np
 import tensorflow as tf
 
 from paragan_tf import (
-  budget,
   child_process,
   config,
   label_finish,
   label_queue,
+  stopping,
 )
 from paragan_tf.data import index_files, preflight
 from paragan_tf.data.input_fn import InputFn
+from paragan_tf.engine import budget
 from paragan_tf.label_process import Event, Events, WorkerProcess
 from paragan_tf.outputs import labels, records
 from paragan_tf.outputs.checkpoints import Writers
 from paragan_tf.outputs.label_table import LabelTable, Live
 from paragan_tf.outputs.labels import LabelState
 from paragan_tf.outputs.run_folder import RunFolder
-from paragan_tf.run import Run
+from paragan_tf.run import InputError, Run
+
+
+class LabelsFailedError(Exception):
+  """Some labels failed too often; the others are done."""
+
 
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 60.0
@@ -68,9 +74,10 @@ class LabelPool:
   ):
     _check_counts(num_workers, threads_per_worker)
     self.model_dir = model_dir
-    self._folder = RunFolder(model_dir, Writers())
+    self.folder = RunFolder(model_dir, Writers())
+    self._stop = stopping.Request()
     self._text = gin.config_str()
-    config.check_resumable(self._folder.read_config(), self._text, model_dir)
+    config.check_resumable(self.folder.read_config(), self._text, model_dir)
     with index_files.reading_from(model_dir):
       self._input_fn = gin.get_configurable(InputFn)()
     self._budget = _find_budget()
@@ -135,41 +142,52 @@ class LabelPool:
       self._set(label, state=labels.WAITING, restarts=0, reason="")
     self._write_manifest()
 
-  def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> int:
-    """Trains all labels, then reports; returns an exit code."""
+  def attach(self, stop: stopping.Stop) -> None:
+    """Lets signals stop the pool."""
+    self._stop = stop
+
+  def __call__(self) -> bool:
+    """Trains all labels, then reports.
+
+    Returns:
+      Whether it is complete; otherwise it was stopped, and labels saved.
+    """
     print(self.summary(), flush=True)
+    self._stop.has_unsaved = True
     try:
-      self._train(should_stop)
+      self._train()
     finally:
       for worker in self._workers.values():
         worker.kill()
+    self._stop.has_unsaved = False
     if self._refused:
-      raise ValueError(self._refused)
+      raise InputError(self._refused)
     self._write_manifest()
     self._table.close(self._list_own())
-    for label in self.failed:
-      state = self._states[label]
-      print(
-        f"Label {label} ({state.name}) failed {state.restarts + 1} time(s): "
-        f"{state.reason}",
-        flush=True,
-      )
-    is_stopped = any(x.state == labels.STOPPED for x in self._list_own())
-    if should_stop() and (is_stopped or len(self._queue)):
+    done = (labels.DONE, labels.EMPTY, labels.FAILED)
+    if any(x.state not in done for x in self._list_own()):
       print("Stopped; the same command resumes.", flush=True)
-    elif all(
-      x.state in (labels.DONE, labels.EMPTY)
-      for x in labels.read_manifest(self.model_dir)
-    ):
+      return False
+    if self.failed:
+      raise LabelsFailedError("; ".join(map(self._describe, self.failed)))
+    if all(x.state in done[:2] for x in labels.read_manifest(self.model_dir)):
       label_finish.finish(self.model_dir)
-    return 1 if self.failed else 0
+    return True
 
-  def _train(self, should_stop: Callable[[], bool]) -> None:
+  def _describe(self, label: int) -> str:
+    state = self._states[label]
+    return (
+      f"Label {label} ({state.name}) failed {state.restarts + 1} time(s): "
+      f"{state.reason}"
+    )
+
+  def _train(self) -> None:
     deadline = float("inf")
     for index in range(self._num_workers):
       self._start(index)
     while self._workers:
-      if deadline == float("inf") and (should_stop() or self._refused):
+      is_ending = self._stop.is_requested() or bool(self._refused)
+      if is_ending and deadline == float("inf"):
         deadline = time.monotonic() + _GRACE_SECONDS
         for worker in self._workers.values():
           worker.stop()

@@ -25,10 +25,11 @@ from paragan_tf.data import sources
 from paragan_tf.outputs import labels
 from paragan_tf.outputs.checkpoints import Writers
 from paragan_tf.outputs.run_folder import RunFolder
-from paragan_tf.run import InputError, Run
+from paragan_tf.run import Run
+from paragan_tf.start import ERRORS
 
 # What ends a label, and is told in one sentence.
-_KNOWN = (ValueError, FloatingPointError, InputError)
+_KNOWN = (ValueError, *ERRORS)
 
 
 class Commands:
@@ -101,6 +102,7 @@ def train_label(
   reporter.follow(run)
   if not run.is_complete:
     run(should_stop)
+  run.folder.close()
   reporter.send("done" if run.is_complete else "stopped")
 
 

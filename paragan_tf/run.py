@@ -1,21 +1,29 @@
 """One run: trains an experiment in its folder, saves, resumes, reports."""
 
+import contextlib
 import functools
 import math
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import (
+  Any,
+  Callable,
+  List,
+  Mapping,
+  Optional,
+  Sequence,
+)
 
 import gin
 
-from paragan_tf import budget, checks, config, facts
+from paragan_tf import checks, config, facts, stopping, termination
 from paragan_tf.callbacks import Callbacks
-from paragan_tf.data import index_files, reading
-from paragan_tf.engine import estimator as estimators
-from paragan_tf.engine import loop, strategies
+from paragan_tf.data import reading
+from paragan_tf.engine import budget, loop, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
-from paragan_tf.outputs import checkpoints, metrics, records, samples
+from paragan_tf.outputs import checkpoints, metrics, records, samples, stored
 from paragan_tf.outputs.progress import Counter, Progress
-from paragan_tf.outputs.run_folder import RunFolder
+from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
+from paragan_tf.run_control import Control, Limits
 
 
 class InputError(Exception):
@@ -38,7 +46,9 @@ class Run:
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
   A run ends after `num_steps`, `max_images` real ones, or `max_seconds` of
-  training, whichever comes first.
+  training, whichever comes first. While the folder cannot be written, training
+  goes on for `folder_timeout` seconds; a `termination_watcher` returns why to
+  stop, see `termination.py`.
   """
 
   def __init__(
@@ -58,6 +68,8 @@ class Run:
     num_metric_reference: Optional[int] = None,
     callbacks: Sequence[Any] = (),
     notes: Optional[Mapping[str, str]] = None,
+    folder_timeout: float = TIMEOUT,
+    termination_watcher: Optional[termination.Watcher] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -87,21 +99,35 @@ class Run:
     self.folder = RunFolder(
       model_dir,
       checkpoints.Writers(
-        self._processes.index, self._processes.count, self._processes.wait
+        self._processes.index, self._processes.count, self._processes.any
       ),
+      folder_timeout,
     )
     self._state = StepState(
       experiment.step, experiment.strategy, experiment.processes
     )
     self._progress: Optional[Progress] = None
     self._logs: loop.Logs = {}
-    self._saved: Optional[str] = None
-    self._inner: Optional[Callable[[int], loop.Logs]] = None
+    self._inner: Optional[loop.InnerLoop] = None
     self._is_restored = False
     self._callbacks = Callbacks(callbacks)
+    self.control = Control(
+      self.folder,
+      self._state,
+      self._processes,
+      experiment.step.cycle,
+      self._callbacks,
+      Limits(folder_timeout, termination_watcher, self.seconds),
+    )
     self._is_started = False
     self._config = config.operative(notes)
     config.check_resumable(self.folder.read_config(), self._config, model_dir)
+    self._processes.check_chief(self.folder.check_lock)
+
+  def attach(self, stop: stopping.Stop) -> None:
+    """Lets signals stop the run."""
+    stop.at_exit(self.folder.close)
+    self.control.stop = stop
 
   @property
   def is_complete(self) -> bool:
@@ -138,8 +164,20 @@ class Run:
     if broken is not None:
       self._print(f"All broken images: {broken}")
 
-  def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-    """Trains to the end, then samples, measures and reports."""
+  def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
+    """Trains to the end, then samples, measures and reports.
+
+    Returns:
+      Whether it is complete; otherwise it was stopped, and saved.
+    """
+    with self._processes.watching():
+      is_complete = self._train_and_finish(should_stop)
+      self._processes.wait()
+    self._processes.wait()  # Nobody watches any more: all may end.
+    self.folder.close()
+    return is_complete
+
+  def _train_and_finish(self, should_stop: Callable[[], bool]) -> bool:
     started_at = self.done
     if self.is_complete:
       self._print(f"Already trained for {self.done} steps; raise `num_steps`.")
@@ -149,20 +187,28 @@ class Run:
     if not self.is_complete and num_replicas > 1:
       self._print(self.experiment.sync_summary())
     try:
-      self.train(self.num_steps, should_stop)
+      with self.control.watching():
+        self.train(self.num_steps, should_stop)
     finally:
       self.close_progress()
     if self.done > started_at:
       self.save()
       self.notify_end()
-    if not self.is_complete:
+    self.control.stop.has_unsaved = False
+    is_complete = self.is_complete and self._finish_or_stop()
+    if not is_complete:
       self._print(
         f"Stopped at step {self.done}; the same command resumes there."
       )
-    elif self._processes.is_chief:
-      self.finish()
-    self.folder.close()
-    self._processes.wait()
+    return is_complete
+
+  def _finish_or_stop(self) -> bool:
+    """Measures and reports on the chief; returns whether it was let."""
+    if self._processes.is_chief:
+      with contextlib.suppress(stopping.Stopped):
+        self.finish()
+        return True
+    return not self._processes.is_chief
 
   def train(
     self, until: int, should_stop: Callable[[], bool] = lambda: False
@@ -178,25 +224,22 @@ class Run:
     actions = [
       self._log,
       loop.every(self._sample_every, self._consolidate_and_sample),
-      loop.every(self._save_every, lambda step, logs: self.save()),
+      loop.every(self._save_every, self._start_save),
+      lambda step, logs: self.control.saver.poll(),
     ]
     if self._measure_every:
       actions.append(loop.every(self._measure_every, self._measure_and_keep))
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
-    try:
-      self._make_loop()(
-        self.done,
-        until,
-        stops,
-        actions,
-        lambda: self._processes.any(should_stop()),
-      )
-    except reading.OP_ERRORS as e:
-      reason = self.experiment.input_fn.find_failure(self.done)
-      if reason is None:
-        raise
-      raise self._input_failed(reason) from e
+    pace = self.control.pace(should_stop, self._tick)
+    with self._processes.watching():
+      try:
+        self._make_loop()(self.done, until, stops, actions, pace)
+      except reading.OP_ERRORS as e:
+        reason = self.experiment.input_fn.find_failure(self.done)
+        if reason is None:
+          raise
+        raise self._input_failed(reason) from e
     self.experiment.consolidate()
     return self._logs
 
@@ -215,21 +258,32 @@ class Run:
     """
     if self._processes.count == 1:
       self.save()
-    if self._saved == self.folder.checkpoints.path(self.done):
+    if self.control.saver.last == self.folder.checkpoints.path(self.done):
       return InputError(f"{reason} Trained up to step {self.done}.")
-    kept = self._saved or "none, so training starts over"
+    kept = self.control.saver.last or "none, so training starts over"
     return InputError(
       f"{reason} Step {self.done} is not saved; the last checkpoint is {kept}."
     )
 
   def save(self) -> None:
-    """Saves a checkpoint, unless this step is saved already."""
-    if self.folder.checkpoints.path(self.done) != self._saved:
-      if self.seconds.limit is not None:
-        self.folder.log(self.done, {budget.SECONDS: self.seconds.used})
-      entries = self._state.prepare_save(self.done)
-      self._saved = self.folder.checkpoints.save(self.done, entries)
-      self._callbacks.call("on_save", self.done, self._saved)
+    """Saves a checkpoint, unless this step is saved, and waits for it."""
+    self._record_seconds()
+    self.control.save(self.done)
+
+  def _start_save(self, step: int, logs: loop.Logs) -> None:
+    """Saves a checkpoint while training goes on."""
+    del step, logs
+    self._record_seconds()
+    self.control.saver.start(self.done)
+
+  def _record_seconds(self) -> None:
+    """Records what is used of the budget, for those who resume here."""
+    if self.seconds.limit is not None and self.done % self._log_every:
+      self.folder.log(self.done, {budget.SECONDS: self.seconds.used})
+
+  def _tick(self, step: int) -> None:
+    if self._progress is not None:
+      self._progress.tick(step)
 
   def notify_end(self) -> None:
     """Tells the callbacks that training has ended."""
@@ -254,24 +308,16 @@ class Run:
         self._estimator, self._state.entries, self._intervals
       ).train
     if self._inner is None:
-      inner = self.experiment.inner_loop(self.done)
-      if self.seconds.limit is not None:
-        inner.trace(1)  # Which would count as training.
-      self._inner = self.seconds.timed(inner)
-    return functools.partial(loop.train, self._inner, bound=self._bound)
-
-  def _bound(self, num_steps: int) -> int:
-    """Returns how many steps all processes train next."""
-    if self.seconds.limit is None:
-      return num_steps
-    return self._processes.on_chief(lambda: self.seconds.bound(num_steps))
+      self._inner = self.experiment.inner_loop(self.done)
+    return functools.partial(loop.train, self._inner)
 
   def restore(self) -> None:
     """Reads the newest checkpoint, if there is one; all processes together."""
     self._is_restored = True
-    self._saved = self.folder.checkpoints.latest()
-    if self._saved is not None:
-      checkpoints.restore(self._saved, self._state.entries)
+    newest = self.folder.checkpoints.latest()
+    self.control.saver.restored(newest)
+    if newest is not None:
+      stored.restore(newest, self._state.entries)
       self.seconds.resume(records.read(self.folder.path), self.done)
     if not self._processes.same(self.done):
       raise ValueError(
@@ -318,26 +364,28 @@ class Run:
       return []
     counter = Counter(f"Measuring step {self.done:,}: images")
     try:
-      values = self.experiment.evaluation.measure(
-        num_samples or self._default_samples(),
-        self._num_metric_reference,
-        counter,
-      )
+      with self.control.interruptible():
+        values = self.experiment.evaluation.measure(
+          num_samples or self._default_samples(),
+          self._num_metric_reference,
+          counter,
+        )
       entries = [value.to_json() for value in values]
       self.folder.record_metrics(self.done, entries)
-      if self._measure_every and self._saved and entries:
-        self.folder.keep_best(self._saved, self.done, entries, self._best_by)
+      kept = self.control.saver.last
+      if self._measure_every and kept and entries:
+        self.folder.keep_best(kept, self.done, entries, self._best_by)
     except ValueError as e:
       raise InputError(
         f"Nothing is measured: {e} Trained up to step {self.done}; the last "
-        f"checkpoint is {self._saved}."
+        f"checkpoint is {self.control.saver.last}."
       ) from e
     return values
 
   def _check_finite(self, step: int, logs: loop.Logs) -> None:
     bad = [name for name, value in logs.items() if not math.isfinite(value)]
     if bad:
-      kept = self.folder.checkpoints.latest()
+      kept = self.control.saver.last
       raise FloatingPointError(
         f"`{bad[0]}` is {logs[bad[0]]} at step {step}: training diverged; "
         f"lower a learning rate. The last checkpoint is kept: {kept}."
@@ -346,6 +394,8 @@ class Run:
   def _log(self, step: int, logs: loop.Logs) -> None:
     logs = {**logs, **self.experiment.input_fn.meter()}
     self._check_finite(step, logs)
+    if self.seconds.limit is not None:
+      logs[budget.SECONDS] = self.seconds.used
     self._logs = logs
     if step % self._log_every:
       return
@@ -372,54 +422,16 @@ class Run:
   def _sample(self, step: int, logs: loop.Logs) -> None:
     del logs
     if self.folder.is_writer:
-      grid = self.experiment.evaluation.grid()
+      with self.control.interruptible():
+        grid = self.experiment.evaluation.grid()
       self.folder.write_samples(step, grid, self._scale)
 
   def _interpolate(self) -> None:
     if self.folder.is_writer and self.experiment.mixes_classes:
-      grid = self.experiment.evaluation.interpolation()
+      with self.control.interruptible():
+        grid = self.experiment.evaluation.interpolation()
       self.folder.write_interpolation(self.done, grid, self._scale)
 
   @property
   def _scale(self) -> int:
     return samples.scale_for(self.experiment.spec.resolution)
-
-
-def prepare(
-  gin_files: Sequence[str],
-  gin_bindings: Sequence[str],
-  model_dir: str,
-  device_options: Optional[strategies.DeviceOptions] = None,
-  engine: str = "strategy",
-) -> Run:
-  """Reads the config and builds the run; what is wrong is a `ValueError`.
-
-  Args:
-    gin_files: Config files, read in order.
-    gin_bindings: Single bindings, read after them.
-    model_dir: The run's folder.
-    device_options: Which devices to train on.
-    engine: `strategy` or `tpu_estimator`.
-  """
-  by_estimator = engine == "tpu_estimator"
-  if by_estimator:
-    estimators.check_exists()
-  config.load(gin_files, gin_bindings)
-  device_options = device_options or strategies.DeviceOptions()
-  choice = (
-    strategies.for_estimator(device_options)
-    if by_estimator
-    else strategies.choose(device_options)
-  )
-  print(f"Training on {choice.reason}.", flush=True)
-  try:
-    with index_files.reading_from(model_dir):
-      experiment = Experiment(choice.strategy)
-    estimator = None
-    if by_estimator:
-      estimator = experiment.estimator(model_dir, choice.tpu, saves=False)
-    run = Run(experiment, model_dir, estimator)
-    run.restore()
-    return run
-  except config.WRONG as e:
-    raise ValueError(config.sentence(e)) from e

@@ -21,7 +21,7 @@ from paragan_tf.engine.player import Player
 from paragan_tf.experiment import MakeNet, player
 from paragan_tf.generator import Generator
 from paragan_tf.label_generator import LabelGenerator
-from paragan_tf.outputs import checkpoints, export, labels
+from paragan_tf.outputs import export, labels, stored
 from paragan_tf.outputs.best import Best
 from paragan_tf.outputs.checkpoints import Checkpoints, Writers
 from paragan_tf.outputs.g_info import GInfo
@@ -151,20 +151,22 @@ def _find_checkpoint(found: Checkpoints, model_dir: str, step: Step) -> str:
         "keeps the best checkpoint."
       )
     return path
-  paths = found.paths()
-  if not paths:
+  newest = found.latest()
+  if newest is None:
     raise ValueError(
       f"The run in '{model_dir}' has no checkpoint yet: wait until it has "
       "trained for `Run.save_every` steps, or stop it with Ctrl-C, which saves."
     )
   if step is None:
-    return paths[-1]
+    return newest
+  paths = found.paths()
   if found.path(int(step)) not in paths:
     steps = ", ".join(re.findall(r"\d+$", path)[0] for path in paths)
     raise ValueError(
       f"`step` must be that of a checkpoint in '{model_dir}', {steps}; got "
       f"{step}: take one of these, or leave it out for the newest."
     )
+  found.check(found.path(int(step)))
   return found.path(int(step))
 
 
@@ -210,12 +212,12 @@ def _read_values(g: Net, info: GInfo, path: str) -> Dict[str, tf.Tensor]:
       "trained with, or give another `model_dir`."
     )
   specs = {n: tf.TensorSpec(v.shape, v.dtype) for n, v in variables.items()}
-  values = checkpoints.read_values(path, specs, info.mean_of_replicas)
+  values = stored.read_values(path, specs, info.mean_of_replicas)
   return {name: values[name] for name in variables}
 
 
 def _read_shapes(path: str) -> Shapes:
-  found = checkpoints.read_shapes(path)
+  found = stored.read_shapes(path)
   return {k: v for k, v in found.items() if k.startswith(f"{_NAME}/")}
 
 

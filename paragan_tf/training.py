@@ -5,13 +5,17 @@ from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
 import gin
 
-from paragan_tf import config, label_queue, run
+from paragan_tf import config, label_queue, start
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import strategies
-from paragan_tf.label_pool import LabelPool
-from paragan_tf.run import InputError, Run
+from paragan_tf.label_pool import LabelPool, LabelsFailedError
+from paragan_tf.run import Run
+from paragan_tf.start import AGAIN, ERRORS
 
-__all__ = ["InputError", "Run", "choose", "prepare", "strategies"]
+__all__ = ["AGAIN", "ERRORS", "FAILED", "choose", "prepare", "strategies"]
+
+# What ends a pool whose other labels are done.
+FAILED = (LabelsFailedError,)
 
 
 # Of a pool, whose workers find their device themselves.
@@ -42,7 +46,7 @@ def prepare(
   engine: str = "strategy",
   label_shard: Optional[str] = None,
 ) -> Union[Run, LabelPool]:
-  """Reads the config and builds what it asks for; see `run.prepare`.
+  """Reads the config and builds what it asks for; see `start.prepare`.
 
   Args:
     gin_files: Config files, read in order.
@@ -58,7 +62,7 @@ def prepare(
         f"`--label_shard` needs a GAN for each label, got '{label_shard}': add "
         "`--gin_file=gin/sync/per_label.gin`, or leave it out."
       )
-    return run.prepare(
+    return start.prepare(
       gin_files, gin_bindings, model_dir, device_options, engine
     )
   shard = (0, 1)

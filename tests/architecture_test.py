@@ -16,9 +16,10 @@ FREE = {
   "quiet",
   "shipped",
   "tf_private",
-  "budget",
   "child_process",
   "label_queue",
+  "stopping",
+  "termination",
 }
 ROOMS = {
   "data": {"types", "collectives", "hashing", "hardware"},
@@ -95,6 +96,8 @@ class ArchitectureTest(parameterized.TestCase):
       "run",
       "sample_files",
       "shipped",
+      "start",
+      "stopping",
       "trained",
       "training",
     }
@@ -115,7 +118,9 @@ class ArchitectureTest(parameterized.TestCase):
       "following",
       "facts",
       "callbacks",
+      "run_control",
       "run",
+      "start",
       "label_trainer",
       "label_worker",
       "label_process",

@@ -1,37 +1,40 @@
 """Budgets of images and seconds: when a run ends."""
 
-from unittest import mock
-
 from absl.testing import absltest, parameterized
 
-from paragan_tf import budget
+from paragan_tf.engine import budget, loop
+from paragan_tf.engine.pace import Pace
 
 
-class Clock:
-  """Time that passes when a step is made."""
+class Steps:
+  """Steps whose durations are known; an `Inner` for the loop."""
 
   def __init__(self, seconds_per_step):
-    self.now = 0.0
+    self.seconds = 0.0
     self.lengths = []
     self._seconds_per_step = seconds_per_step
 
-  def inner(self, num_steps):
-    """Trains; the k-th step takes as long as it is to."""
-    for _ in range(num_steps):
-      self.now += self._seconds_per_step(sum(self.lengths))
+  def advance(self, num_steps, is_logged):
+    """Returns how long so many steps take."""
+    del is_logged
+    first = sum(self.lengths)
+    took = sum(self._seconds_per_step(first + i) for i in range(num_steps))
     self.lengths.append(num_steps)
+    self.seconds += took
+    return took
+
+  def read_logs(self):
+    """Returns nothing."""
     return {}
 
 
 def train(limit, seconds_per_step, used=0.0):
-  """Returns the clock and the budget after training to its end."""
-  clock, seconds = Clock(seconds_per_step), budget.Seconds(limit)
+  """Returns the steps and the budget after training to its end."""
+  steps, seconds = Steps(seconds_per_step), budget.Seconds(limit)
   seconds.used = used
-  with mock.patch.object(budget.time, "perf_counter", lambda: clock.now):
-    inner = seconds.timed(clock.inner)
-    while num_steps := seconds.bound(50):
-      inner(num_steps)
-  return clock, seconds
+  pace = Pace(budget=seconds)
+  loop.train(steps, 0, 100000, [50], [], pace)
+  return steps, seconds
 
 
 class BudgetTest(parameterized.TestCase):
@@ -54,20 +57,22 @@ class BudgetTest(parameterized.TestCase):
     ("uneven", lambda step: 0.03 if step % 2 else 0.05),
   )
   def test_training_ends_within_one_step_of_the_budget(self, seconds_per_step):
-    clock, seconds = train(10.0, seconds_per_step)
-    self.assertGreaterEqual(clock.now, 10.0 - 1e-9)
-    longest = max(seconds_per_step(i) for i in range(1, sum(clock.lengths)))
-    self.assertLess(clock.now, 10.0 + longest + 1e-9)
+    steps, seconds = train(10.0, seconds_per_step)
+    self.assertGreaterEqual(steps.seconds, 10.0 - 1e-9)
+    longest = max(seconds_per_step(i) for i in range(1, sum(steps.lengths)))
+    self.assertLess(steps.seconds, 10.0 + longest + 1e-9)
     self.assertTrue(seconds.is_spent)
-    self.assertGreater(max(clock.lengths), 20)  # Not step by step.
+    self.assertGreater(max(steps.lengths), 20)  # Not step by step.
 
   def test_seconds_used_before_count(self):
-    clock, _ = train(10.0, lambda step: 0.1, used=7.0)
-    self.assertBetween(clock.now, 3.0 - 1e-9, 3.1 + 1e-9)
+    steps, _ = train(10.0, lambda step: 0.1, used=7.0)
+    self.assertBetween(steps.seconds, 3.0 - 1e-9, 3.1 + 1e-9)
 
   def test_without_a_limit_all_steps_are_made(self):
     seconds = budget.Seconds(None)
-    self.assertEqual(seconds.bound(123), 123)
+    steps = Steps(lambda step: 1e4)
+    loop.train(steps, 0, 123, [50], [], Pace(budget=seconds))
+    self.assertEqual(sum(steps.lengths), 123)
     self.assertFalse(seconds.is_spent)
     self.assertIsNone(seconds.left)
 

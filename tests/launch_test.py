@@ -35,7 +35,7 @@ def start(program, num_workers=2, grace_seconds=10.0, stderr=subprocess.PIPE):
   code = (
     "import sys; from tools import launch\n"
     f"command = [sys.executable, '-IS', '-c', {INDEX + program!r}]\n"
-    f"sys.exit(launch.run(command, {num_workers}, 0, {grace_seconds}))"
+    f"sys.exit(launch.run(command, {num_workers}, 0, {grace_seconds}).code)"
   )
   return subprocess.Popen(
     [sys.executable, "-c", code],

@@ -13,7 +13,7 @@ from absl.testing import parameterized
 import paragan_tf as pg
 from paragan_tf import trained
 from paragan_tf.outputs import samples
-from paragan_tf.run import prepare
+from paragan_tf.start import prepare
 from tests import run_test, testing
 from tests.run_test import GOSSIP, LINEAR, ONE, TINY
 from tests.user_nets import SPEC

@@ -7,6 +7,7 @@ import sys
 
 from absl import flags
 
+from paragan_tf import stopping
 from tools import cli
 
 _GIN_FILE = flags.DEFINE_multi_string(
@@ -36,6 +37,11 @@ _USE_TPU = flags.DEFINE_bool("use_tpu", False, "Insists on a TPU.")
 _JOIN_TIMEOUT = flags.DEFINE_float(
   "join_timeout", 300.0, "Seconds to wait for the other processes."
 )
+_GRACE_SECONDS = flags.DEFINE_float(
+  "grace_seconds",
+  None,
+  "Ends this long after a signal, saved or not; by default when it is saved.",
+)
 _ENGINE = flags.DEFINE_enum(
   "engine",
   "strategy",
@@ -52,6 +58,7 @@ _LABEL_SHARD = flags.DEFINE_string(
 
 def main():
   """Reads the flags and trains."""
+  stop = cli.exit_on_error(lambda: stopping.Stop(_GRACE_SECONDS.value))
   module = cli.import_quietly("paragan_tf.training")
   run = cli.exit_on_error(
     lambda: module.prepare(
@@ -73,12 +80,21 @@ def main():
   if _DRY_RUN.value:
     print(run.summary())
     return
-  cli.exit_on_error(run.open)
-  stop = cli.StopSignals()
+  run.attach(stop)
   try:
-    sys.exit(run(stop.is_requested) or 0)
-  except (FloatingPointError, ValueError, module.InputError) as e:
+    cli.exit_on_error(run.open)
+    stop.begin()
+    is_complete = run()
+  except module.FAILED as e:
+    cli.fail(str(e), 1)
+  except module.ERRORS as e:
     cli.fail(str(e))
+  except module.AGAIN as e:
+    cli.fail(str(e), stopping.EXIT_AGAIN)
+  finally:
+    run.folder.close()
+  if not is_complete:
+    sys.exit(stopping.EXIT_AGAIN)
 
 
 if __name__ == "__main__":

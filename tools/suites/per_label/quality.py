@@ -2,8 +2,8 @@
 
 Both have the same nets, loss, optimizers and batch, and the same compute, which
 is images times multiply-adds: each of K labels gets a K-th of the conditional
-GAN's multiply-adds, which are counted in the graphs of a step. Each side is a run
-of `tools.train`, which measures samples at the data's label frequencies.
+GAN's multiply-adds, which are counted in the graphs of a step. Each side is a
+run of `tools.train`, which measures samples at the data's label frequencies.
 
     hinge      DCGAN with hinge loss, as the default run
     wgan_gp    WGAN-GP's residual pair, five updates of the critic

@@ -57,7 +57,10 @@ class LabelWorker:
     return self.import_seconds
 
   def train(self, label: int) -> Dict[str, float]:
-    """Trains one step of a label; returns its cost beside the step."""
+    """Trains one step of a label; returns its cost beside the step.
+
+    A step that is traced counts as cost.
+    """
     started = time.perf_counter()
     run = self._trainer.prepare(label)
     run()

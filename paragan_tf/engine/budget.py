@@ -4,21 +4,19 @@
 
     budget = Seconds(max_seconds)
     budget.resume(lines, step)      # seconds used before, from metrics.jsonl
-    inner = budget.timed(inner)     # counts the seconds of each inner loop
-    budget.bound(100)               # how many of 100 steps there is time for
-    budget.is_spent                 # whether they are used up
+    budget.used += seconds          # of a call of the inner loop
+    budget.is_spent                 # whether nothing is left
 
 Seconds are those of training: not of tracing, saving, sampling or measuring.
+`pace.py` counts them, and ends training within a step.
 """
 
-import time
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 SECONDS = "budget_seconds"
 # An inner loop takes at most this part of the time left, in case its steps are
 # slower than the last ones; so the last inner loops are one step each.
 _PART = 0.5
-Logs = Dict[str, float]
 
 
 def count_steps(
@@ -48,7 +46,6 @@ class Seconds:
       raise ValueError(f"`max_seconds` must be above 0, got {limit}.")
     self.limit = limit
     self.used = 0.0
-    self._per_step: Optional[float] = None
 
   @property
   def is_spent(self) -> bool:
@@ -65,26 +62,9 @@ class Seconds:
     known = [x for x in lines if SECONDS in x and x["step"] <= step]
     self.used = max((float(x[SECONDS]) for x in known), default=0.0)
 
-  def bound(self, num_steps: int) -> int:
-    """Returns how many of the next steps there is time for."""
-    if self.limit is None:
-      return num_steps
-    if self.is_spent:
-      return 0
-    if self._per_step is None:  # The first step says how long one takes.
-      return 1
-    part = _PART * (self.limit - self.used)
-    return min(num_steps, max(1, int(part / self._per_step)))
 
-  def timed(self, inner: Callable[[int], Logs]) -> Callable[[int], Logs]:
-    """Returns the same inner loop, whose seconds are counted."""
-
-    def run(num_steps: int) -> Logs:
-      started = time.perf_counter()
-      logs = inner(num_steps)
-      seconds = time.perf_counter() - started
-      self.used += seconds
-      self._per_step = seconds / num_steps
-      return logs if self.limit is None else {**logs, SECONDS: self.used}
-
-    return run
+def steps_within(seconds: float, step_seconds: float) -> int:
+  """Returns how many steps to take when so many seconds are left."""
+  if not step_seconds:  # The first step says how long one takes.
+    return 1
+  return max(1, int(_PART * seconds / step_seconds))
