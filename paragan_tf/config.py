@@ -25,6 +25,8 @@ _RENAMED = {
 # Parameters that older runs did not have, and the values they trained with.
 _ADDED = {
   "Asynchronous.cache_dtype": "'float32'",
+  "InputFn.label": "None",
+  "player.constraint": "None",
   "player.jit_compile": "False",
 }
 # What may change when a run is resumed: how long to train, how often to log and
@@ -32,6 +34,9 @@ _ADDED = {
 # and how something is computed.
 _MAY_CHANGE = (
   "run.Run.",
+  "label_pool.LabelPool.",
+  "training.choose.",
+  "choose.",
   "experiment.Experiment.extractor",
   "experiment.Experiment.metrics",
   "experiment.Experiment.reference_dir",

@@ -16,11 +16,11 @@ import gin
 from paragan_tf import checks, config, facts, stopping, termination, trial
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import reading
-from paragan_tf.engine import loop, peers, strategies
+from paragan_tf.engine import budget, loop, peers, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
 from paragan_tf.health import Health, RollBackError
-from paragan_tf.outputs import checkpoints, metrics, samples, stored
+from paragan_tf.outputs import checkpoints, metrics, records, samples, stored
 from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
 from paragan_tf.run_control import Control, Limits
@@ -46,9 +46,11 @@ class Run:
   Of several processes only the chief writes. With an `estimator`, that trains;
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
-  While the folder cannot be written, training goes on for `folder_timeout`
-  seconds; a `termination_watcher` returns why to stop, see `termination.py`. A
-  process that does not answer for `worker_timeout` seconds is lost.
+  A run ends after `num_steps`, `max_images` real ones, or `max_seconds` of
+  training, whichever comes first. While the folder cannot be written, training
+  goes on for `folder_timeout` seconds; a `termination_watcher` returns why to
+  stop, see `termination.py`. A process that does not answer for
+  `worker_timeout` seconds is lost.
   """
 
   def __init__(
@@ -57,6 +59,8 @@ class Run:
     model_dir: str,
     estimator=None,
     num_steps: int = gin.REQUIRED,
+    max_images: Optional[int] = None,
+    max_seconds: Optional[float] = None,
     log_every: int = 20,
     sample_every: int = 500,
     save_every: int = 500,
@@ -81,7 +85,11 @@ class Run:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
-    self.num_steps = num_steps
+    self.num_steps = budget.count_steps(
+      num_steps, max_images, experiment.images_per_step
+    )
+    self.seconds = budget.Seconds(max_seconds)
+    checks.check_seconds(max_seconds, estimator)
     self._processes = experiment.processes
     self._processes.peers.set_timeout(worker_timeout)
     self._estimator = estimator
@@ -117,12 +125,22 @@ class Run:
       self._processes,
       experiment.step.cycle,
       self._callbacks,
-      Limits(folder_timeout, termination_watcher),
+      Limits(folder_timeout, termination_watcher, self.seconds),
     )
     self._is_started = False
     self._config = config.operative(notes)
     config.check_resumable(self.folder.read_config(), self._config, model_dir)
     self._processes.check_chief(self.folder.check_lock)
+
+  def attach(self, stop: stopping.Stop) -> None:
+    """Lets signals stop the run."""
+    stop.at_exit(self.folder.close)
+    self.control.stop = stop
+
+  @property
+  def is_complete(self) -> bool:
+    """Whether nothing is left to train."""
+    return self.done >= self.num_steps or self.seconds.is_spent
 
   @property
   def done(self) -> int:
@@ -155,7 +173,7 @@ class Run:
 
     Where nothing is left to train, the input is not checked.
     """
-    if self.done < self.num_steps:
+    if not self.is_complete:
       odd = self._check_parts()
       for remark in [*odd, *self.experiment.input_remarks()]:
         self._print(f"Note: {remark}")
@@ -181,12 +199,12 @@ class Run:
 
   def _train_and_finish(self, should_stop: Callable[[], bool]) -> bool:
     started_at = self.done
-    if started_at >= self.num_steps:
+    if self.is_complete:
       self._print(f"Already trained for {self.done} steps; raise `num_steps`.")
     elif started_at:
       self._print(f"Resuming at step {self.done} of {self.folder.path}.")
     num_replicas = self.experiment.strategy.num_replicas_in_sync
-    if started_at < self.num_steps and num_replicas > 1:
+    if not self.is_complete and num_replicas > 1:
       self._print(self.experiment.sync_summary())
     try:
       with self.control.watching():
@@ -198,7 +216,7 @@ class Run:
       self.save()
       self.notify_end()
     self.control.stop.has_unsaved = False
-    is_complete = self.done >= self.num_steps and self._finish_or_stop()
+    is_complete = self.is_complete and self._finish_or_stop()
     if not is_complete:
       self._print(
         f"Stopped at step {self.done}; the same command resumes there."
@@ -271,13 +289,20 @@ class Run:
 
   def save(self) -> None:
     """Saves a checkpoint, unless this step is saved, and waits for it."""
+    self._record_seconds()
     self.control.save(self.done)
 
   def _start_save(self, step: int, logs: loop.Logs) -> None:
     """Saves a checkpoint while training goes on."""
     del step, logs
     if self._health.may_save:
+      self._record_seconds()
       self.control.saver.start(self.done)
+
+  def _record_seconds(self) -> None:
+    """Records what is used of the budget, for those who resume here."""
+    if self.seconds.limit is not None and self.done % self._log_every:
+      self.folder.log(self.done, {budget.SECONDS: self.seconds.used})
 
   def _tick(self, step: int) -> None:
     if self._progress is not None:
@@ -336,6 +361,7 @@ class Run:
     self.control.saver.restored(newest)
     if newest is not None:
       stored.restore(newest, self._state.entries)
+      self.seconds.resume(records.read(self.folder.path), self.done)
     with self._processes.peers.watching():
       if not self._processes.same(self.done):
         raise ValueError(
@@ -409,6 +435,8 @@ class Run:
   def _log(self, step: int, logs: loop.Logs) -> None:
     logs = {**logs, **self.experiment.input_fn.meter()}
     logs = self._health.follow(step, logs, self.control.saver.last)
+    if self.seconds.limit is not None:
+      logs[budget.SECONDS] = self.seconds.used
     self._logs = logs
     if step % self._log_every:
       return

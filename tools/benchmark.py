@@ -14,6 +14,7 @@ from tools.suites import (
   backbones,
   engines,
   layout,
+  per_label,
   rehearsal,
   step,
   wire,
@@ -29,6 +30,7 @@ SUITES: Dict[str, Suite] = {
   "backbones": backbones.run,
   "input": input_.run,
   "layout": layout.run,
+  "per_label": per_label.run,
   "rehearsal": rehearsal.run,
   "wire": wire.run,
 }
