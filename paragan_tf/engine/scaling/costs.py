@@ -147,23 +147,28 @@ def predict(
   compute = float(np.dot(parts.compute, parts.shares))
   slowest = max(parts.compute)
   wait = slowest - compute
-  wait += slowest * machine.jitter * _wait_factor(scheme, num_workers)
+  # The faster role's deviations delay nobody.
+  late_share = sum(
+    share for c, share in zip(parts.compute, parts.shares) if c == slowest
+  )
+  num_late = max(1, round(late_share * num_workers))
+  wait += slowest * machine.jitter * _wait_factor(scheme, num_late)
   software, wire = parts.software / scheme.period, parts.wire / scheme.period
   busy = compute + wait + software + wire
-  late = max(0.0, parts.input - busy)
-  rate = parts.images / (busy + late)
+  unread = max(0.0, parts.input - busy)
+  rate = parts.images / (busy + unread)
   seconds_alone = profile.step_seconds.at(batch_per_worker)
   alone = _images(profile, scheme, 1, batch_per_worker) / seconds_alone
   return Prediction(
     scheme=scheme.name,
     num_workers=num_workers,
     batch_per_worker=batch_per_worker,
-    step_seconds=busy + late,
+    step_seconds=busy + unread,
     compute=compute,
     wait=wait,
     software=software,
     wire=wire,
-    input=late,
+    input=unread,
     images_per_second=rate,
     efficiency=rate / (num_workers * alone),
     bytes_sent=parts.messages.num_bytes / scheme.period,
