@@ -15,6 +15,7 @@ from tools.suites import (
   engines,
   layout,
   rehearsal,
+  scaling,
   step,
   wire,
 )
@@ -30,6 +31,7 @@ SUITES: Dict[str, Suite] = {
   "input": input_.run,
   "layout": layout.run,
   "rehearsal": rehearsal.run,
+  "scaling": scaling.run,
   "wire": wire.run,
 }
 
