@@ -104,6 +104,7 @@ class ArchitectureTest(parameterized.TestCase):
       "facts",
       "callbacks",
       "run",
+      "scaling_manager",
       "api",
     ]
     for i, name in enumerate(order):
