@@ -168,7 +168,9 @@ class Evaluation:
         f"`experiment.Experiment.metrics`, {tuple(self._metrics)}."
       )
     if (None, None) not in self._metric_suites:
-      self._metric_suites[None, None] = self._make_metric_suite(None, None, None)
+      self._metric_suites[None, None] = self._make_metric_suite(
+        None, None, None
+      )
     suite, num_samples, labels = self._metric_suites[None, None]
     suite.check([metric], num_samples, labels)
 

@@ -1,10 +1,10 @@
 """The scaling manager: shares the batch, drives the steps and evaluates.
 
-    cfg = pg.Config(max_steps=1000)
-    scale_mgr = pg.ScalingManager(config=cfg, bs=2048, num_workers=128)
-    for step in cfg.max_steps:
-      scale_mgr.train(gan)
-    scale_mgr.eval(metric="fid")
+cfg = pg.Config(max_steps=1000)
+scale_mgr = pg.ScalingManager(config=cfg, bs=2048, num_workers=128)
+for step in cfg.max_steps:
+  scale_mgr.train(gan)
+scale_mgr.eval(metric="fid")
 """
 
 import dataclasses

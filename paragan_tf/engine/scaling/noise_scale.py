@@ -54,9 +54,7 @@ def noise_scale(norms: Sequence[Norms]) -> float:
     ]
   )
   trace = np.mean(
-    [
-      (x.small - x.big) / (1 / x.small_batch - 1 / x.big_batch) for x in norms
-    ]
+    [(x.small - x.big) / (1 / x.small_batch - 1 / x.big_batch) for x in norms]
   )
   if gradient <= 0:
     return 0.0
