@@ -36,6 +36,7 @@ _ADDED = {
 # and how something is computed.
 _MAY_CHANGE = (
   "run.Run.",
+  "holding.Hold.",
   "experiment.Experiment.extractor",
   "experiment.Experiment.metrics",
   "experiment.Experiment.reference_dir",
@@ -175,15 +176,18 @@ def _value_before(name: str) -> str:
   return next(found, "(not set)")
 
 
-def check_resumable(old: Optional[str], new: str, model_dir: str) -> None:
+def check_resumable(
+  old: Optional[str], new: str, model_dir: str, ignored: Sequence[str] = ()
+) -> None:
   """Refuses to resume a run with another config than it was started with.
 
   Args:
     old: The config that is saved in `model_dir`, if any.
     new: That of this run.
     model_dir: For the message.
+    ignored: More prefixes of names that may differ.
   """
-  rows = differences(old, new, _MAY_CHANGE) if old else []
+  rows = differences(old, new, (*_MAY_CHANGE, *ignored)) if old else []
   if rows:
     listed = "; ".join(f"`{n}` was {old}, now {new}" for n, old, new in rows)
     raise ValueError(

@@ -36,7 +36,9 @@ _SECONDS = 2.0
 _MIN_CALLS = 3
 # Gradients of so many batches are one big batch; and how often.
 _NUM_SMALL, _NUM_BIG = 8, 3
-_TRAINED_STEPS = 30  # Before noise is measured: at first all is noise.
+_OTHER_STEP = 1000  # Whose batches were not trained on.
+# Batches in memory that steps are timed with.
+_MAX_BATCHES, _MAX_BYTES = 32, 64 << 20
 
 
 class Worker:
@@ -51,23 +53,28 @@ class Worker:
       raise ValueError(
         f"A worker must be one replica to be measured, got {num}."
       )
-    self._element = next(iter(experiment.dataset(0)))
-    fixed = tf.data.Dataset.from_tensors(self._element).repeat()
+    batches = iter(experiment.dataset(0))
+    self._element = next(batches)
+    size = sum(x.shape.num_elements() * x.dtype.size for x in self._flat)
+    num = max(1, min(_MAX_BATCHES, _MAX_BYTES // size))
+    kept = [self._element, *(next(batches) for _ in range(num - 1))]
+    stacked = tf.nest.map_structure(lambda *x: tf.stack(x), *kept)
+    fixed = tf.data.Dataset.from_tensor_slices(stacked).repeat()
     self._inner = loop.InnerLoop(
       experiment.strategy, self._step, iter(fixed), experiment.images_per_step
     )
+
+  @property
+  def _flat(self) -> List[tf.Tensor]:
+    return tf.nest.flatten(self._element)
 
   @property
   def game(self) -> Game:
     """Both players."""
     return self._step.game
 
-  def train(self, num_steps: int) -> None:
-    """Trains on one batch."""
-    self._inner(num_steps)
-
   def time_step(self) -> float:
-    """Returns the seconds of a step; its input is one batch in memory."""
+    """Returns the seconds of a step; its input is in memory."""
     cycle = self._step.cycle
     self._inner(cycle)  # Traced here.
     one = _time(lambda: self._inner(cycle))
@@ -83,12 +90,11 @@ class Worker:
 
   def find_noise_scale(self) -> Dict[str, float]:
     """Returns the noise scale of each player, in images."""
-    self.train(_TRAINED_STEPS)
     return {who: self._find_noise_scale(who) for who in "gd"}
 
   def _find_noise_scale(self, who: str) -> float:
     call = self._make_call(who, lambda grads: wire.flatten(grads))
-    batches = iter(self._experiment.dataset(0))
+    batches = iter(self._experiment.dataset(_OTHER_STEP))
     norms = []
     for i in range(_NUM_BIG):
       grads = [
@@ -219,6 +225,7 @@ def time_exchanges(
   strategy: tf.distribute.Strategy,
   shapes: Sequence[Sequence[int]],
   seconds: float = _SECONDS,
+  schemes: Sequence[str] = ("sync", "quantized"),
 ) -> Dict[str, float]:
   """Returns the seconds of an exchange of all replicas, by scheme.
 
@@ -226,11 +233,13 @@ def time_exchanges(
     strategy: Of the replicas.
     shapes: Of the weights of both players.
     seconds: About how long to measure each.
+    schemes: Of 'sync' and 'quantized'.
   """
   found = {}
   makers = {"sync": AllReduce, "quantized": quantize.Quantized}
-  for name, make in makers.items():
-    call = _make_exchange(strategy, make(name=f"profile_{name}"), shapes)
+  for name in schemes:
+    exchange = makers[name](name=f"profile_{name}")
+    call = _make_exchange(strategy, exchange, shapes)
     call()
     found[name] = measure(call, seconds / 2)
   return found

@@ -320,9 +320,7 @@ class Quantized(ErrorFeedback, Exchange):
       for shape in self._shapes
     ]
 
-  def make_tensors(
-    self, p: Sequence[tf.Tensor]
-  ) -> List[wire.CompressedTensor]:
+  def make_tensors(self, p: Sequence[tf.Tensor]) -> List[wire.CompressedTensor]:
     """Returns what is encoded separately, with its compressor."""
     large, small = self._split(p)
     if self._joined and large:
