@@ -295,16 +295,7 @@ class Estimator:
     self._data = input_fn
     choice = strategies.choose(self._device_options)
     print(f"Training on {choice.reason}, in {self.model_dir}.", flush=True)
-    given: Dict[str, Any] = {} if self._loss is None else {"loss": self._loss}
-    experiment = Experiment(
-      choice.strategy,
-      self._nets,
-      batch_size=self.batch_size,
-      input_fn=self._make_input,
-      extractor="auto",
-      optimizers=choices.find_optimizers(self._optimizers),
-      **given,
-    )
+    experiment = self._make_experiment(choice.strategy, self.batch_size)
     self._run = Run(
       experiment,
       self.model_dir,
@@ -315,6 +306,43 @@ class Estimator:
     self._run.restore()
     self._run.open()
     return self._run
+
+  def _make_experiment(
+    self, strategy: tf.distribute.Strategy, batch_size: int
+  ) -> Experiment:
+    given: Dict[str, Any] = {} if self._loss is None else {"loss": self._loss}
+    return Experiment(
+      strategy,
+      self._nets,
+      batch_size=batch_size,
+      input_fn=self._make_input,
+      extractor="auto",
+      optimizers=choices.find_optimizers(self._optimizers),
+      **given,
+    )
+
+  @property
+  def is_built(self) -> bool:
+    """Whether training began, after which the batch size stays."""
+    return self._run is not None
+
+  def make_worker(
+    self, input_fn: Optional[UserData], batch_size: int
+  ) -> Experiment:
+    """Returns one worker with a batch of its own, to be profiled."""
+    self._data = input_fn
+    strategy = strategies.choose(self._device_options).strategy
+    if strategy.num_replicas_in_sync > 1:
+      kind = strategy.extended.worker_devices[0]
+      strategy = tf.distribute.OneDeviceStrategy(kind)
+    return self._make_experiment(strategy, batch_size)
+
+  def describe(self) -> str:
+    """Returns what a profile is of: nets and arguments, as text."""
+    parts = [f"{name} = {x}" for name, x in sorted(self._notes.items())]
+    for net in self._nets.values():
+      parts.append(choices.describe_source(net.args[0]))
+    return "\n".join(parts)
 
   def _make_input(self):
     if self._data is None:

@@ -14,6 +14,7 @@ import math
 import re
 from typing import (
   Any,
+  Callable,
   Dict,
   List,
   Mapping,
@@ -283,6 +284,65 @@ class Progress(NamedTuple):
   step: int
   num_steps: int
   intervals: Sequence[int] = ()
+
+
+class Held:
+  """A run and its plan, if it has one.
+
+  Attributes:
+    stops: The steps of which the run's loop returns at each multiple; where
+      something is to change, another one is added.
+  """
+
+  def __init__(
+    self,
+    held_by: Optional[Hold],
+    changes: Changes,
+    experiment: Experiment,
+    num_steps: int,
+    intervals: Mapping[str, int],
+    say: Callable[[str], None],
+  ):
+    self._hold = held_by
+    self._changes = self._next = changes
+    self._experiment = experiment
+    self._num_steps = num_steps
+    saved = ("save_every", "measure_every")
+    self._intervals = [intervals[x] for x in saved if x in intervals]
+    self._say = say
+    self.stops: List[int] = []
+
+  @property
+  def acts(self) -> bool:
+    """Whether the run may change."""
+    return self._hold is not None and self._hold.acts
+
+  def check(self, step: int, logs: Mapping[str, float]) -> None:
+    """Says what is not as planned; decides what to change. An action."""
+    if self._hold is None or self._next != self._changes:
+      return
+    findings = self._hold.findings(self._experiment, logs)
+    for finding in self._hold.unsaid(findings):
+      self._say(f"Not as planned: {finding.text}")
+    progress = Progress(
+      self._experiment, step, self._num_steps, self._intervals
+    )
+    self._next = self._hold.agree(self._changes, findings, progress)
+    if self._next != self._changes:
+      self.stops.append(boundary_unit(self._experiment))
+      at = boundary(self._experiment, step)
+      self._say(f"From step {at} on, {self._next.describe(self._changes)}.")
+
+  def is_due(self, step: int) -> bool:
+    """Returns whether the run is to change at this step."""
+    if self._next == self._changes:
+      return False
+    return step % boundary_unit(self._experiment) == 0
+
+  def entries(self, step: int) -> List[Entry]:
+    """Returns what a checkpoint keeps: who resumes there has the changes."""
+    changes = self._next if self.is_due(step) else self._changes
+    return [] if changes == Changes() else [changes.entry()]
 
 
 def boundary(experiment: Experiment, step: int) -> int:

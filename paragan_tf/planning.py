@@ -280,6 +280,24 @@ class Report:
     }
 
 
+def describe(found: Plan) -> str:
+  """Returns a plan in one line."""
+  expected = found.prediction
+  parts = [
+    f"Plan: {found.num_workers:,} worker(s), {found.batch_per_worker} images "
+    "each"
+  ]
+  if found.accumulate > 1:
+    parts.append(f"gradients of {found.accumulate} parts add up")
+  parts.append(
+    f"{expected.images_per_second:,.0f} images/s and an efficiency of "
+    f"{expected.efficiency:.0%} expected"
+  )
+  if found.seconds:
+    parts.append(f"{curves.duration(found.seconds)} in all")
+  return ", ".join(parts) + "."
+
+
 def write_gin(found: Plan, path: str, acts: bool = False) -> None:
   """Writes the gin file that realizes a plan.
 

@@ -6,6 +6,7 @@ Each batch is measured in a new process, so that its peak memory is its own. A
 profile is kept in a folder, by config, device and threads.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -86,9 +87,16 @@ def profile(
   if path.is_file() and not refresh:
     return read(str(path), config_hash())
   found = _measure(source, config_hash(), progress or (lambda done, all: None))
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(found.to_json())
+  write(found, path)
   return found
+
+
+def write(found: Profile, path: pathlib.Path) -> None:
+  """Keeps a profile; a reader never sees a part of it."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  part = path.with_suffix(f".{os.getpid()}")
+  part.write_text(found.to_json())
+  part.replace(path)
 
 
 def read(path: str, expected_hash: Optional[str] = None) -> Profile:
@@ -105,9 +113,16 @@ def read(path: str, expected_hash: Optional[str] = None) -> Profile:
   return found
 
 
-def config_hash() -> str:
-  """Returns the hash of the config that was read, without what a plan sets."""
-  return config.fingerprint(_PLANNED)
+def config_hash(nets: str = "") -> str:
+  """Returns the hash of the config that was read, without what a plan sets.
+
+  Args:
+    nets: Text of what the config does not say.
+  """
+  found = config.fingerprint(_PLANNED)
+  if not nets:
+    return found
+  return hashlib.sha256(f"{found}\n{nets}".encode()).hexdigest()[:16]
 
 
 def default_cache() -> str:
@@ -196,6 +211,35 @@ def _measure(source: Source, hashed: str, progress: ProgressFn) -> Profile:
   return assemble(source, hashed, limit, rows, exchanged)
 
 
+def profile_here(
+  make: Callable[[int], Experiment],
+  hashed: str,
+  batches: Sequence[int],
+  progress: Optional[ProgressFn] = None,
+) -> Profile:
+  """Returns the profile of a worker in this process.
+
+  For nets of a program, which no other process can build. Peak memory is that
+  of the process, so batches are measured from small to large.
+
+  Args:
+    make: Makes a worker with a batch.
+    hashed: Of the config, nets included.
+    batches: Of the worker.
+    progress: Called after each measurement.
+  """
+  source = Source((), batches=_check_batches(batches))
+  limit = memory_limit()
+  rows: List[Dict[str, Any]] = []
+  for i, batch in enumerate(source.batches):
+    if not _exceeds(rows, batch, limit):
+      is_last = i == len(source.batches) - 1 or not i
+      rows.append(measure_batch(make(batch), players=is_last, extras=not i))
+    if progress is not None:
+      progress(i + 1, len(source.batches))
+  return assemble(source, hashed, limit, rows, {})
+
+
 def _exceeds(rows: Sequence[Mapping], batch: int, limit: int) -> bool:
   """Returns whether a batch is expected to need more than all memory."""
   found = [x for x in rows if x]
@@ -213,7 +257,7 @@ def assemble(
   exchanged: Mapping[str, float],
 ) -> Profile:
   """Returns the profile that measurements make."""
-  num = len(source.batches)
+  num = len(source.batches)  # Those that did not fit have empty rows.
   plain, quantized = [x for x in rows[:num] if x], rows[num:]
   extras = next(x["extras"] for x in plain if x.get("extras"))
   with_players = [x for x in plain if x.get("players")]
@@ -251,8 +295,10 @@ def assemble(
     message_bytes=codec["bytes"],
     codec_seconds={"encode": codec["encode"], "decode": codec["decode"]},
     noise_scale=extras["noise_scale"],
-    exchange_engine=f"{_EXCHANGED_BY} replicas in one process",
-    exchange_workers=_EXCHANGED_BY,
+    exchange_engine=f"{_EXCHANGED_BY} replicas in one process"
+    if exchanged
+    else "",
+    exchange_workers=_EXCHANGED_BY if exchanged else 0,
     exchange_seconds=dict(exchanged),
   )
 

@@ -70,14 +70,8 @@ class Run:
     if measure_every is not None:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
-    if hold is not None and hold.acts and make_again is None:
-      raise ValueError(
-        "`Hold.acts` needs a run that `tools.train` has made, with "
-        "`--engine=strategy`: set `holding.Hold.acts = False`."
-      )
     self.experiment = experiment
     self.num_steps = num_steps + changes.extra_steps
-    self._hold, self._changes, self._next = hold, changes, changes
     self._make_again = make_again
     self._processes = experiment.processes
     self._estimator = estimator
@@ -87,6 +81,14 @@ class Run:
     self._measure_every, self._best_by = measure_every, best_by
     self._intervals = [sample_every, save_every]
     self._intervals += [measure_every] if measure_every else []
+    self._held = holding.Held(
+      hold, changes, experiment, self.num_steps, intervals, self._note
+    )
+    if self._held.acts and make_again is None:
+      raise ValueError(
+        "`Hold.acts` needs a run that `tools.train` has made, with "
+        "`--engine=strategy`: set `holding.Hold.acts = False`."
+      )
     self._num_metric_samples = num_metric_samples
     self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
@@ -152,7 +154,7 @@ class Run:
       self._print(self.experiment.sync_summary())
     try:
       self.train(self.num_steps, should_stop)
-      while self._next != self._changes and not should_stop():
+      while self._held.is_due(self.done) and not should_stop():
         self._build_again()
         self.train(self.num_steps, should_stop)
     finally:
@@ -179,10 +181,10 @@ class Run:
         f"'{self.folder.path}' would be overwritten."
       )
     self._record_start()
-    stops = [self._log_every, *self._intervals]
+    stops = self._held.stops = [self._log_every, *self._intervals]
     actions = [
       self._log,
-      loop.every(self._log_every, functools.partial(self._check_plan, stops)),
+      loop.every(self._log_every, self._held.check),
       loop.every(self._sample_every, self._consolidate_and_sample),
       loop.every(self._save_every, lambda step, logs: self.save()),
     ]
@@ -196,7 +198,9 @@ class Run:
         until,
         stops,
         actions,
-        lambda: self._processes.any(should_stop()) or self._may_change(),
+        lambda: (
+          self._processes.any(should_stop()) or self._held.is_due(self.done)
+        ),
       )
     except reading.OP_ERRORS as e:
       reason = self.experiment.input_fn.find_failure(self.done)
@@ -232,10 +236,7 @@ class Run:
     """Saves a checkpoint, unless this step is saved already."""
     if self.folder.checkpoints.path(self.done) != self._saved:
       entries = self._state.prepare_save(self.done)
-      # Whoever resumes where the run changes trains with the changes.
-      changes = self._next if self._may_change() else self._changes
-      if changes != holding.Changes():
-        entries = [*entries, changes.entry()]
+      entries = [*entries, *self._held.entries(self.done)]
       self._saved = self.folder.checkpoints.save(self.done, entries)
       self._callbacks.call("on_save", self.done, self._saved)
 
@@ -362,29 +363,6 @@ class Run:
       logs.get("input_wait"),
       reading,
     )
-
-  def _check_plan(self, stops: List[int], step: int, logs: loop.Logs) -> None:
-    """Says what the plan expected otherwise; decides what to change."""
-    if self._hold is None or self._next != self._changes:
-      return
-    findings = self._hold.findings(self.experiment, logs)
-    for finding in self._hold.unsaid(findings):
-      self._note(f"Not as planned: {finding.text}")
-    progress = holding.Progress(
-      self.experiment, step, self.num_steps, self._intervals[1:]
-    )
-    self._next = self._hold.agree(self._changes, findings, progress)
-    if self._next != self._changes:
-      unit = holding.boundary_unit(self.experiment)
-      stops.append(unit)
-      at = holding.boundary(self.experiment, step)
-      words = self._next.describe(self._changes)
-      self._note(f"From step {at} on, {words}.")
-
-  def _may_change(self) -> bool:
-    """Returns whether a change was decided, and can be made now."""
-    unit = holding.boundary_unit(self.experiment)
-    return self._next != self._changes and self.done % unit == 0
 
   def _build_again(self) -> None:
     """Saves, and becomes the run that resumes there with the changes."""

@@ -96,7 +96,7 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     whole, words = self.train(rows, strategy, found)
     expected = values(whole)
     self.assertEqual(whole.done, num_steps)
-    self.assertEqual(whole._changes.to_list(), list(numbers))
+    self.assertEqual(whole._held._changes.to_list(), list(numbers))
     self.assertIn("From step 4 on, ", words)
     notes = [x["note"] for x in records.read(self.folder) if "note" in x]
     self.assertLen(notes, 1 + len(next(iter(found.values()))))
@@ -126,7 +126,7 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
   def test_without_leave_to_act_it_only_says_what_broke(self):
     rows = [*HELD, "holding.Hold.acts = False"]
     whole, words = self.train(rows, ONE("/cpu:0"), {4: ["memory"]})
-    self.assertEqual((whole.done, whole._changes), (16, Changes()))
+    self.assertEqual((whole.done, whole._held._changes), (16, Changes()))
     self.assertIn("memory is off.", records.read(self.folder)[1]["note"])
     self.assertNotIn("From step", words)
 

@@ -49,6 +49,7 @@ def to_gin(
   intervals: Mapping[str, int],
   own_input: bool = False,
   acts: bool = False,
+  own_scheme: bool = False,
 ) -> str:
   """Returns the gin file of a plan.
 
@@ -58,6 +59,7 @@ def to_gin(
       multiples of the period.
     own_input: Whether the images come from a program; its input is left alone.
     acts: Whether the run may change what the plan says, see `holding.Hold`.
+    own_scheme: Whether the run keeps its own scheme, unless gradients add up.
   """
   if plan.scheme not in _FILES:
     raise ValueError(
@@ -65,17 +67,20 @@ def to_gin(
       f"one of {', '.join(_FILES)}."
     )
   file, more = _FILES[plan.scheme]
+  keeps = own_scheme and plan.accumulate == 1
+  scheme = [
+    f"include 'gin/sync/{file}.gin'",
+    *more,
+    *_period(plan),
+    *_roles(plan),
+  ]
   rows = [
     f"# {plan.num_workers} workers, {plan.batch_per_worker} images each: "
     f"{plan.prediction.images_per_second:.0f} images a second expected.",
     *_IMPORTS,
     "",
-    f"include 'gin/sync/{file}.gin'",
-    "",
+    *([] if keeps else scheme),
     f"experiment.Experiment.batch_size = {plan.batch_size}",
-    *more,
-    *_period(plan),
-    *_roles(plan),
     *_rates(plan),
     *_steps(plan, intervals),
     *([] if own_input else _input(plan)),
