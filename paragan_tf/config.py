@@ -1,6 +1,7 @@
 """Gin configs: loads, saves and compares them."""
 
 import contextlib
+import hashlib
 import logging
 import pathlib
 import re
@@ -27,12 +28,15 @@ _RENAMED = {
 _ADDED = {
   "Asynchronous.cache_dtype": "'float32'",
   "player.jit_compile": "False",
+  "player.rate_factor": "1.0",
+  "player.warm_up_steps": "0",
 }
 # What may change when a run is resumed: how long to train, how often to log and
 # save, what to measure, how far to read ahead, what to do about a broken file,
 # and how something is computed.
 _MAY_CHANGE = (
   "run.Run.",
+  "holding.Hold.",
   "experiment.Experiment.extractor",
   "experiment.Experiment.metrics",
   "experiment.Experiment.reference_dir",
@@ -172,21 +176,38 @@ def _value_before(name: str) -> str:
   return next(found, "(not set)")
 
 
-def check_resumable(old: Optional[str], new: str, model_dir: str) -> None:
+def check_resumable(
+  old: Optional[str], new: str, model_dir: str, ignored: Sequence[str] = ()
+) -> None:
   """Refuses to resume a run with another config than it was started with.
 
   Args:
     old: The config that is saved in `model_dir`, if any.
     new: That of this run.
     model_dir: For the message.
+    ignored: More prefixes of names that may differ.
   """
-  rows = differences(old, new, _MAY_CHANGE) if old else []
+  rows = differences(old, new, (*_MAY_CHANGE, *ignored)) if old else []
   if rows:
     listed = "; ".join(f"`{n}` was {old}, now {new}" for n, old, new in rows)
     raise ValueError(
       f"The run in '{model_dir}' has another config: {listed}. Give the old "
       "values or another `--model_dir`."
     )
+
+
+def fingerprint(ignored: Sequence[str] = ()) -> str:
+  """Returns a hash of the config that was read, without what may change.
+
+  Args:
+    ignored: More prefixes of names, in any scope, that do not count.
+  """
+  rows = sorted(
+    f"{name} = {value}"
+    for name, value in _bindings(gin.config_str()).items()
+    if not name.split("/")[-1].startswith((*_MAY_CHANGE, *ignored))
+  )
+  return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 def plain(error: Exception) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import gin
 
-from paragan_tf import checks, config, facts
+from paragan_tf import checks, config, facts, holding
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import index_files, reading
 from paragan_tf.engine import estimator as estimators
@@ -23,6 +23,7 @@ class InputError(Exception):
 
 
 _ARGUMENTS = ["experiment", "model_dir", "estimator", "callbacks", "notes"]
+_ARGUMENTS += ["changes", "make_again"]
 
 
 @gin.configurable(denylist=_ARGUMENTS)
@@ -37,6 +38,8 @@ class Run:
   Of several processes only the chief writes. With an `estimator`, that trains;
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
+  A `hold` compares the run with a plan; what it has changed are `changes`, and
+  `make_again` builds the run anew.
   """
 
   def __init__(
@@ -54,6 +57,9 @@ class Run:
     num_metric_reference: Optional[int] = None,
     callbacks: Sequence[Any] = (),
     notes: Optional[Mapping[str, str]] = None,
+    hold: Optional[holding.Hold] = None,
+    changes: holding.Changes = holding.Changes(),  # noqa: B008
+    make_again: Optional[Callable[[], "Run"]] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -65,7 +71,8 @@ class Run:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
-    self.num_steps = num_steps
+    self.num_steps = num_steps + changes.extra_steps
+    self._make_again = make_again
     self._processes = experiment.processes
     self._estimator = estimator
     self._log_every = log_every
@@ -74,6 +81,14 @@ class Run:
     self._measure_every, self._best_by = measure_every, best_by
     self._intervals = [sample_every, save_every]
     self._intervals += [measure_every] if measure_every else []
+    self._held = holding.Held(
+      hold, changes, experiment, self.num_steps, intervals, self._note
+    )
+    if self._held.acts and make_again is None:
+      raise ValueError(
+        "`Hold.acts` needs a run that `tools.train` has made, with "
+        "`--engine=strategy`: set `holding.Hold.acts = False`."
+      )
     self._num_metric_samples = num_metric_samples
     self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
@@ -92,8 +107,10 @@ class Run:
     self._is_restored = False
     self._callbacks = Callbacks(callbacks)
     self._is_started = False
-    self._config = config.operative(notes)
-    config.check_resumable(self.folder.read_config(), self._config, model_dir)
+    self._config = config.operative({**(notes or {}), **changes.note()})
+    holding.check_resumable(
+      self.folder.read_config(), self._config, model_dir, changes
+    )
 
   @property
   def done(self) -> int:
@@ -137,6 +154,9 @@ class Run:
       self._print(self.experiment.sync_summary())
     try:
       self.train(self.num_steps, should_stop)
+      while self._held.is_due(self.done) and not should_stop():
+        self._build_again()
+        self.train(self.num_steps, should_stop)
     finally:
       self.close_progress()
     if self.done > started_at:
@@ -161,9 +181,10 @@ class Run:
         f"'{self.folder.path}' would be overwritten."
       )
     self._record_start()
-    stops = [self._log_every, *self._intervals]
+    stops = self._held.stops = [self._log_every, *self._intervals]
     actions = [
       self._log,
+      loop.every(self._log_every, self._held.check),
       loop.every(self._sample_every, self._consolidate_and_sample),
       loop.every(self._save_every, lambda step, logs: self.save()),
     ]
@@ -177,7 +198,9 @@ class Run:
         until,
         stops,
         actions,
-        lambda: self._processes.any(should_stop()),
+        lambda: (
+          self._processes.any(should_stop()) or self._held.is_due(self.done)
+        ),
       )
     except reading.OP_ERRORS as e:
       reason = self.experiment.input_fn.find_failure(self.done)
@@ -213,6 +236,7 @@ class Run:
     """Saves a checkpoint, unless this step is saved already."""
     if self.folder.checkpoints.path(self.done) != self._saved:
       entries = self._state.prepare_save(self.done)
+      entries = [*entries, *self._held.entries(self.done)]
       self._saved = self.folder.checkpoints.save(self.done, entries)
       self._callbacks.call("on_save", self.done, self._saved)
 
@@ -340,6 +364,22 @@ class Run:
       reading,
     )
 
+  def _build_again(self) -> None:
+    """Saves, and becomes the run that resumes there with the changes."""
+    self.save()
+    self.close_progress()
+    self.folder.close()
+    assert self._make_again is not None
+    for name in ("experiment", "_state", "_inner"):
+      setattr(self, name, None)  # Frees its memory first.
+    vars(self).update(vars(self._make_again()))
+    self.open()
+
+  def _note(self, text: str) -> None:
+    self.folder.note(self.done, text)
+    if self._progress is not None:
+      self._progress.note(text)
+
   def _consolidate_and_sample(self, step: int, logs: loop.Logs) -> None:
     self.experiment.consolidate()
     self._sample(step, logs)
@@ -387,14 +427,27 @@ def prepare(
     else strategies.choose(device_options)
   )
   print(f"Training on {choice.reason}.", flush=True)
-  try:
+
+  def make() -> Run:
+    config.load(gin_files, gin_bindings)
+    changes = holding.read(model_dir)
+    holding.apply(changes)
     with index_files.reading_from(model_dir):
       experiment = Experiment(choice.strategy)
     estimator = None
     if by_estimator:
       estimator = experiment.estimator(model_dir, choice.tpu, saves=False)
-    run = Run(experiment, model_dir, estimator)
+    run = Run(
+      experiment,
+      model_dir,
+      estimator,
+      changes=changes,
+      make_again=None if by_estimator else make,
+    )
     run.restore()
     return run
+
+  try:
+    return make()
   except config.WRONG as e:
     raise ValueError(config.sentence(e)) from e

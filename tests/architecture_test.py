@@ -81,6 +81,7 @@ class ArchitectureTest(parameterized.TestCase):
       "config",
       "experiment",
       "following",
+      "planning",
       "quiet",
       "run",
       "sample_files",
@@ -103,7 +104,12 @@ class ArchitectureTest(parameterized.TestCase):
       "following",
       "facts",
       "callbacks",
+      "worker_profile",
+      "profiling",
+      "planning",
+      "holding",
       "run",
+      "scaling_manager",
       "api",
     ]
     for i, name in enumerate(order):

@@ -156,6 +156,10 @@ class Records:
         run = f"protocol_{_digest(entry.get('protocol'))}"
         self._write_scalars(step, scalar, run)
 
+  def note(self, step: int, text: str) -> None:
+    """Writes a line of words, for people."""
+    self._append(step, {"note": text})
+
   def start(self, step: int, facts: Mapping[str, Any]) -> None:
     """Writes what the run starts, or resumes, with."""
     self._append(step, _to_json(facts), _STARTS)

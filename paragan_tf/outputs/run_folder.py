@@ -87,6 +87,11 @@ class RunFolder:
     if self._records is not None:
       self._records.write(step, scalars)
 
+  def note(self, step: int, text: str) -> None:
+    """Records a line of words."""
+    if self._records is not None:
+      self._records.note(step, text)
+
   def record_metrics(
     self, step: int, values: Sequence[Mapping[str, Any]]
   ) -> None:
