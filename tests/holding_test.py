@@ -130,6 +130,15 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("memory is off.", records.read(self.folder)[1]["note"])
     self.assertNotIn("From step", words)
 
+  def test_the_plan_of_more_workers_is_not_compared(self):
+    rows = [*HELD, "holding.Hold.num_workers = 8"]
+    whole, words = self.train(rows, ONE("/cpu:0"), {4: ["memory"]})
+    self.assertEqual((whole.done, whole._held._changes), (16, Changes()))
+    notes = [x["note"] for x in records.read(self.folder) if "note" in x]
+    self.assertLen(notes, 1)
+    self.assertIn("is for 8 workers and 1 train here", notes[0])
+    self.assertNotIn("is off", words)
+
   def test_another_config_is_refused_beside_changes(self):
     self.train(HELD, ONE("/cpu:0"), {4: ["memory"]})
     with self.assertRaisesRegex(ValueError, "another config: .*beta1"):
