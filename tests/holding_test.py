@@ -212,7 +212,7 @@ class FileTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(one.batch_size, found.batch_per_worker * 4)
     self.assertEqual(made.num_steps, found.num_steps)
     self.assertEqual(made._save_every % found.period, 0)
-    expected = made._hold.expected
+    expected = made._held._hold.expected
     self.assertEqual(expected.step_seconds, found.prediction.step_seconds)
     self.assertEqual(expected.memory_bytes, found.memory_bytes)
     for who, player in one.step.players.items():

@@ -156,7 +156,7 @@ class PlanTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(made.experiment.batch_size, 8)
     for player in made.experiment.step.players.values():
       rate = player.optimizer.learning_rate(tf.constant(10**6)).numpy()
-      self.assertAllClose(rate, scale_mgr.plan.rate_factors["g"] * 1e-4)
+      self.assertAllClose(rate, scale_mgr.plan.rate_factors["g"] * 2e-4)
       self.assertAllClose(scale_mgr.plan.rate_factors["g"], 2.0, rtol=0.1)
     never, _, _ = self.train(folder, profile="never")
     self.assertIsNone(never.plan)
