@@ -205,6 +205,7 @@ class Hold:
     self._max_level = max_level
     self._said: Set[str] = set()
     self._num_seen = 0
+    self._exchange_seconds: Optional[float] = None
 
   def measure(
     self, experiment: Experiment, logs: Mapping[str, float]
@@ -242,13 +243,15 @@ class Hold:
     return several and any(x.communicates for x in exchanges)
 
   def _time_exchange(self, experiment: Experiment) -> float:
-    """Returns the seconds of an exchange, mean over a period."""
-    players = experiment.step.players.values()
-    shapes = [w.shape.as_list() for p in players for w in p.weights]
-    found = worker_profile.time_exchanges(
-      experiment.strategy, shapes, 0.0, schemes=("sync",)
-    )
-    return found["sync"] / experiment.step.exchange_cycle
+    """Returns the seconds of an exchange, mean over a period; timed once."""
+    if self._exchange_seconds is None:
+      players = experiment.step.players.values()
+      shapes = [w.shape.as_list() for p in players for w in p.weights]
+      found = worker_profile.time_exchanges(
+        experiment.strategy, shapes, 0.0, schemes=("sync",)
+      )
+      self._exchange_seconds = found["sync"] / experiment.step.exchange_cycle
+    return self._exchange_seconds
 
   def unsaid(self, findings: List[hold.Finding]) -> List[hold.Finding]:
     """Returns the findings that were not returned before."""

@@ -6,6 +6,7 @@ import os
 from unittest import mock
 
 import gin
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -78,21 +79,23 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     return made, words.getvalue()
 
   @parameterized.named_parameters(
-    ("memory", HELD, ONE("/cpu:0"), {4: ["memory"]}, (2, 1, 1, 12), 28),
-    ("input", HELD, ONE("/cpu:0"), {4: ["input"]}, (1, 2, 1, 0), 16),
-    ("both", HELD, ONE("/cpu:0"), {4: ["memory", "input"]}, (2, 2, 1, 12), 28),
-    (
-      "exchange",
-      PERIODIC,
-      testing.strategy(),
-      {2: ["exchange"]},
-      (1, 1, 2, 0),
-      16,
-    ),
+    ("memory", HELD, {4: ["memory"]}, (2, 1, 1, 12), 28),
+    ("input", HELD, {4: ["input"]}, (1, 2, 1, 0), 16),
+    ("exchange", PERIODIC, {2: ["exchange"]}, (1, 1, 2, 0), 16),
   )
-  def test_a_run_that_changes_resumes_bit_for_bit(
-    self, rows, strategy, found, numbers, num_steps
-  ):
+  def test_a_run_that_changes_resumes_bit_for_bit(self, *args):
+    self.check_resume(ONE("/cpu:0"), *args)
+
+  @parameterized.named_parameters(
+    ("memory", HELD, {4: ["memory"]}, (2, 1, 1, 12), 28),
+    ("both", HELD, {4: ["memory", "input"]}, (2, 2, 1, 12), 28),
+    ("exchange", PERIODIC, {2: ["exchange"]}, (1, 1, 2, 0), 16),
+  )
+  @pytest.mark.soak
+  def test_four_replicas_that_change_resume_bit_for_bit(self, *args):
+    self.check_resume(testing.strategy(), *args)
+
+  def check_resume(self, strategy, rows, found, numbers, num_steps):
     whole, words = self.train(rows, strategy, found)
     expected = values(whole)
     self.assertEqual(whole.done, num_steps)
@@ -101,6 +104,8 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     notes = [x["note"] for x in records.read(self.folder) if "note" in x]
     self.assertLen(notes, 1 + len(next(iter(found.values()))))
     self.assertIn("is off.", notes[0])
+    with open(f"{self.folder}/report.html") as f:
+      self.assertIn(notes[-1], f.read())
     saved = tf.train.load_checkpoint(whole.folder.checkpoints.latest())
     self.assertAllEqual(saved.get_tensor("hold/changes"), numbers)
     # Stopped before the change, at it, and after it.

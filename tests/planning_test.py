@@ -24,6 +24,7 @@ def measured(batch, extras=False, players=False, files=()):
     "seconds": 0.01 + 0.001 * batch + 0.005 * bool(files),
     "memory": int(1e9 + 1e6 * batch),
     "on_gpu": False,
+    "limit": 2 * 10**9,
   }
   if players:
     row["players"] = {"g": 0.006 * batch, "d": 0.004 * batch}
@@ -43,7 +44,7 @@ def measured(batch, extras=False, players=False, files=()):
 def run_job(source, job):
   """Stands for a process that measures."""
   if "shapes" in job:
-    return {"sync": 0.001, "quantized": 0.002}
+    return {"workers": 2, "seconds": {"sync": 0.001, "quantized": 0.002}}
   names = ("batch", "extras", "players", "files")
   return measured(**{name: job[name] for name in names if name in job})
 
@@ -71,6 +72,8 @@ class ProfilingTest(parameterized.TestCase):
     # 5 ms more, of which 3 ms are messages.
     self.assertAlmostEqual(found.scheme_seconds["quantized"].fixed, 0.015)
     self.assertAlmostEqual(found.scheme_seconds["gossip"].fixed, 0.012)
+    self.assertEqual(found.exchange_seconds["sync"], 0.001)
+    self.assertEqual(found.memory_limit, 2 * 10**9)
     self.assertEqual(count, 6)
     self.assertEqual(seen[-1], (6, 6))
     again, count = self.profile()
@@ -91,8 +94,7 @@ class ProfilingTest(parameterized.TestCase):
 
   def test_batches_beyond_the_memory_are_left_out(self):
     source = Source(FASHION, batches=(8, 16, 2000))
-    with mock.patch.object(profiling, "memory_limit", return_value=2 * 10**9):
-      found, count = self.profile(source)
+    found, count = self.profile(source)
     self.assertEqual(found.batches, (8, 16))
     self.assertEqual(count, 5)
 
@@ -135,6 +137,13 @@ class ReportTest(parameterized.TestCase):
     goal = planning.read_goal(num_workers=8)
     self.assertEqual((goal.bs, goal.base_batch), (512, 64))
     self.assertEqual(goal.num_images, 2000 * 64)
+    config.load(FASHION, ["experiment.Experiment.batch_size = 48"])
+    self.assertEqual(planning.read_goal(num_workers=8).bs, 384)
+    self.assertEqual(planning.read_goal(8, bs=96).base_batch, 48)
+    self.assertEqual(planning.read_num_batches(), 1)
+    config.load(FASHION, ["schedule.Sequential.num_d_steps = 3"])
+    self.assertEqual(planning.read_num_batches(), 3)
+    config.load(FASHION, [])
     report = self.report()
     self.assertEqual(report.choose("sync").num_steps, 250)
     self.assertEqual(self.report(num_updates=7).choose("sync").num_steps, 7)
