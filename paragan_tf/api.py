@@ -36,6 +36,7 @@ from paragan_tf.experiment import Experiment
 from paragan_tf.game.optimizers import LearningRate
 from paragan_tf.generator import Classes, Generator, Samples
 from paragan_tf.nets.adapted import adapt_d, adapt_g
+from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.run import Run
 from paragan_tf.scaling_manager import Config, ScalingManager
 from paragan_tf.trained import load
@@ -276,7 +277,7 @@ class Estimator:
 
   def latest_checkpoint(self) -> Optional[str]:
     """Returns the newest checkpoint, or `None`."""
-    return tf.train.latest_checkpoint(self.model_dir)
+    return Checkpoints(self.model_dir).latest()
 
   def get_run(self, input_fn: Optional[UserData] = None) -> Run:
     """Returns the run; the first call builds it with the data.

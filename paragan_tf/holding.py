@@ -31,6 +31,7 @@ from paragan_tf import config, worker_profile
 from paragan_tf.engine.scaling import hold
 from paragan_tf.engine.scaling.hold import Levels, Measured, Options
 from paragan_tf.experiment import Experiment
+from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.sync.exchange import AccumulatedGradients, AllReduce, Periodic
 from paragan_tf.types import Entry
 
@@ -91,7 +92,7 @@ class Changes(NamedTuple):
 
 def read(model_dir: str) -> Changes:
   """Returns the changes of the newest checkpoint in a folder."""
-  path = tf.train.latest_checkpoint(model_dir)
+  path = Checkpoints(model_dir).latest()
   if path is None:
     return Changes()
   reader = tf.train.load_checkpoint(path)

@@ -1,21 +1,30 @@
 """One run: trains an experiment in its folder, saves, resumes, reports."""
 
+import contextlib
 import functools
 import math
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import (
+  Any,
+  Callable,
+  List,
+  Mapping,
+  Optional,
+  Sequence,
+)
 
 import gin
 
-from paragan_tf import checks, config, facts, holding
+from paragan_tf import checks, config, facts, holding, stopping, termination
 from paragan_tf.callbacks import Callbacks
-from paragan_tf.data import index_files, reading
-from paragan_tf.engine import estimator as estimators
-from paragan_tf.engine import loop, strategies
+from paragan_tf.data import reading
+from paragan_tf.engine import loop, peers, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
-from paragan_tf.outputs import checkpoints, metrics, samples
+from paragan_tf.outputs import checkpoints, metrics, samples, stored
 from paragan_tf.outputs.progress import Counter, Progress
-from paragan_tf.outputs.run_folder import RunFolder
+from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
+from paragan_tf.run_control import Control, Limits
+from paragan_tf.types import Entry
 
 
 class InputError(Exception):
@@ -38,7 +47,10 @@ class Run:
   Of several processes only the chief writes. With an `estimator`, that trains;
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
-  A `hold` compares the run with a plan; what it has changed are `changes`, and
+  While the folder cannot be written, training goes on for `folder_timeout`
+  seconds; a `termination_watcher` returns why to stop, see `termination.py`. A
+  process that does not answer for `worker_timeout` seconds is lost. A `hold`
+  compares the run with a plan; what it has changed are `changes`, and
   `make_again` builds the run anew.
   """
 
@@ -57,6 +69,9 @@ class Run:
     num_metric_reference: Optional[int] = None,
     callbacks: Sequence[Any] = (),
     notes: Optional[Mapping[str, str]] = None,
+    folder_timeout: float = TIMEOUT,
+    termination_watcher: Optional[termination.Watcher] = None,
+    worker_timeout: float = peers.TIMEOUT,
     hold: Optional[holding.Hold] = None,
     changes: holding.Changes = holding.Changes(),  # noqa: B008
     make_again: Optional[Callable[[], "Run"]] = None,
@@ -74,6 +89,7 @@ class Run:
     self.num_steps = num_steps + changes.extra_steps
     self._make_again = make_again
     self._processes = experiment.processes
+    self._processes.peers.set_timeout(worker_timeout)
     self._estimator = estimator
     self._log_every = log_every
     self._sample_every = sample_every
@@ -94,23 +110,32 @@ class Run:
     self.folder = RunFolder(
       model_dir,
       checkpoints.Writers(
-        self._processes.index, self._processes.count, self._processes.wait
+        self._processes.index, self._processes.count, self._processes.any
       ),
+      folder_timeout,
     )
     self._state = StepState(
       experiment.step, experiment.strategy, experiment.processes
     )
     self._progress: Optional[Progress] = None
     self._logs: loop.Logs = {}
-    self._saved: Optional[str] = None
-    self._inner: Optional[Callable[[int], loop.Logs]] = None
+    self._inner: Optional[loop.InnerLoop] = None
     self._is_restored = False
     self._callbacks = Callbacks(callbacks)
+    self.control = Control(
+      self.folder,
+      self._prepare_save,
+      self._processes,
+      experiment.step.cycle,
+      self._callbacks,
+      Limits(folder_timeout, termination_watcher),
+    )
     self._is_started = False
     self._config = config.operative({**(notes or {}), **changes.note()})
     holding.check_resumable(
       self.folder.read_config(), self._config, model_dir, changes
     )
+    self._processes.check_chief(self.folder.check_lock)
 
   @property
   def done(self) -> int:
@@ -142,8 +167,20 @@ class Run:
     if broken is not None:
       self._print(f"All broken images: {broken}")
 
-  def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-    """Trains to the end, then samples, measures and reports."""
+  def __call__(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
+    """Trains to the end, then samples, measures and reports.
+
+    Returns:
+      Whether it is complete; otherwise it was stopped, and saved.
+    """
+    with self._processes.peers.watching():
+      is_complete = self._train_and_finish(should_stop)
+      self._processes.wait()
+    self._processes.wait()  # Nobody watches any more: all may end.
+    self.folder.close()
+    return is_complete
+
+  def _train_and_finish(self, should_stop: Callable[[], bool]) -> bool:
     started_at = self.done
     if started_at >= self.num_steps:
       self._print(f"Already trained for {self.done} steps; raise `num_steps`.")
@@ -153,23 +190,31 @@ class Run:
     if started_at < self.num_steps and num_replicas > 1:
       self._print(self.experiment.sync_summary())
     try:
-      self.train(self.num_steps, should_stop)
-      while self._held.is_due(self.done) and not should_stop():
-        self._build_again()
+      with self.control.watching():
         self.train(self.num_steps, should_stop)
+        while self._held.is_due(self.done) and not self._is_asked(should_stop):
+          self._build_again()
+          self.train(self.num_steps, should_stop)
     finally:
       self.close_progress()
     if self.done > started_at:
       self.save()
       self.notify_end()
-    if self.done < self.num_steps:
+    self.control.stop.has_unsaved = False
+    is_complete = self.done >= self.num_steps and self._finish_or_stop()
+    if not is_complete:
       self._print(
         f"Stopped at step {self.done}; the same command resumes there."
       )
-    elif self._processes.is_chief:
-      self.finish()
-    self.folder.close()
-    self._processes.wait()
+    return is_complete
+
+  def _finish_or_stop(self) -> bool:
+    """Measures and reports on the chief; returns whether it was let."""
+    if self._processes.is_chief:
+      with contextlib.suppress(stopping.Stopped):
+        self.finish()
+        return True
+    return not self._processes.is_chief
 
   def train(
     self, until: int, should_stop: Callable[[], bool] = lambda: False
@@ -186,27 +231,24 @@ class Run:
       self._log,
       loop.every(self._log_every, self._held.check),
       loop.every(self._sample_every, self._consolidate_and_sample),
-      loop.every(self._save_every, lambda step, logs: self.save()),
+      loop.every(self._save_every, self._start_save),
+      lambda step, logs: self.control.saver.poll(),
     ]
     if self._measure_every:
       actions.append(loop.every(self._measure_every, self._measure_and_keep))
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
-    try:
-      self._make_loop()(
-        self.done,
-        until,
-        stops,
-        actions,
-        lambda: (
-          self._processes.any(should_stop()) or self._held.is_due(self.done)
-        ),
-      )
-    except reading.OP_ERRORS as e:
-      reason = self.experiment.input_fn.find_failure(self.done)
-      if reason is None:
-        raise
-      raise self._input_failed(reason) from e
+    pace = self.control.pace(
+      lambda: should_stop() or self._held.is_due(self.done), self._tick
+    )
+    with self._processes.peers.watching():
+      try:
+        self._make_loop()(self.done, until, stops, actions, pace)
+      except reading.OP_ERRORS as e:
+        reason = self.experiment.input_fn.find_failure(self.done)
+        if reason is None:
+          raise
+        raise self._input_failed(reason) from e
     self.experiment.consolidate()
     return self._logs
 
@@ -225,20 +267,52 @@ class Run:
     """
     if self._processes.count == 1:
       self.save()
-    if self._saved == self.folder.checkpoints.path(self.done):
+    if self.control.saver.last == self.folder.checkpoints.path(self.done):
       return InputError(f"{reason} Trained up to step {self.done}.")
-    kept = self._saved or "none, so training starts over"
+    kept = self.control.saver.last or "none, so training starts over"
     return InputError(
       f"{reason} Step {self.done} is not saved; the last checkpoint is {kept}."
     )
 
   def save(self) -> None:
-    """Saves a checkpoint, unless this step is saved already."""
-    if self.folder.checkpoints.path(self.done) != self._saved:
-      entries = self._state.prepare_save(self.done)
-      entries = [*entries, *self._held.entries(self.done)]
-      self._saved = self.folder.checkpoints.save(self.done, entries)
-      self._callbacks.call("on_save", self.done, self._saved)
+    """Saves a checkpoint, unless this step is saved, and waits for it."""
+    self.control.save(self.done)
+
+  def _prepare_save(self, step: int) -> Sequence[Entry]:
+    """Returns what a checkpoint keeps; all processes together."""
+    return [*self._state.prepare_save(step), *self._held.entries(step)]
+
+  def _is_asked(self, should_stop: Callable[[], bool]) -> bool:
+    """Returns whether any process was asked to stop; all must call it."""
+    stop = self.control.stop
+    return self._processes.any(should_stop() or stop.is_requested())
+
+  def _build_again(self) -> None:
+    """Saves, and becomes the run that resumes there with the changes."""
+    self.save()
+    self.close_progress()
+    self.folder.close()
+    assert self._make_again is not None
+    stop = self.control.stop
+    for name in ("experiment", "control", "_state", "_inner", "_held"):
+      setattr(self, name, None)  # Frees its memory first.
+    vars(self).update(vars(self._make_again()))
+    self.control.stop = stop
+    self.open()
+
+  def _note(self, text: str) -> None:
+    self.folder.note(self.done, text)
+    if self._progress is not None:
+      self._progress.note(text)
+
+  def _start_save(self, step: int, logs: loop.Logs) -> None:
+    """Saves a checkpoint while training goes on."""
+    del step, logs
+    self.control.saver.start(self.done)
+
+  def _tick(self, step: int) -> None:
+    if self._progress is not None:
+      self._progress.tick(step)
 
   def notify_end(self) -> None:
     """Tells the callbacks that training has ended."""
@@ -269,15 +343,17 @@ class Run:
   def restore(self) -> None:
     """Reads the newest checkpoint, if there is one; all processes together."""
     self._is_restored = True
-    self._saved = self.folder.checkpoints.latest()
-    if self._saved is not None:
-      checkpoints.restore(self._saved, self._state.entries)
-    if not self._processes.same(self.done):
-      raise ValueError(
-        f"`model_dir` must be one folder that all processes share, got "
-        f"'{self.folder.path}': others are not at step {self.done} there."
-      )
-    self.experiment.consolidate()
+    newest = self.folder.checkpoints.latest()
+    self.control.saver.restored(newest)
+    if newest is not None:
+      stored.restore(newest, self._state.entries)
+    with self._processes.peers.watching():
+      if not self._processes.same(self.done):
+        raise ValueError(
+          f"`model_dir` must be one folder that all processes share, got "
+          f"'{self.folder.path}': others are not at step {self.done} there."
+        )
+      self.experiment.consolidate()
 
   def finish(
     self, num_samples: Optional[int] = None
@@ -317,26 +393,28 @@ class Run:
       return []
     counter = Counter(f"Measuring step {self.done:,}: images")
     try:
-      values = self.experiment.evaluation.measure(
-        num_samples or self._default_samples(),
-        self._num_metric_reference,
-        counter,
-      )
+      with self.control.interruptible():
+        values = self.experiment.evaluation.measure(
+          num_samples or self._default_samples(),
+          self._num_metric_reference,
+          counter,
+        )
       entries = [value.to_json() for value in values]
       self.folder.record_metrics(self.done, entries)
-      if self._measure_every and self._saved and entries:
-        self.folder.keep_best(self._saved, self.done, entries, self._best_by)
+      kept = self.control.saver.last
+      if self._measure_every and kept and entries:
+        self.folder.keep_best(kept, self.done, entries, self._best_by)
     except ValueError as e:
       raise InputError(
         f"Nothing is measured: {e} Trained up to step {self.done}; the last "
-        f"checkpoint is {self._saved}."
+        f"checkpoint is {self.control.saver.last}."
       ) from e
     return values
 
   def _check_finite(self, step: int, logs: loop.Logs) -> None:
     bad = [name for name, value in logs.items() if not math.isfinite(value)]
     if bad:
-      kept = self.folder.checkpoints.latest()
+      kept = self.control.saver.last
       raise FloatingPointError(
         f"`{bad[0]}` is {logs[bad[0]]} at step {step}: training diverged; "
         f"lower a learning rate. The last checkpoint is kept: {kept}."
@@ -364,22 +442,6 @@ class Run:
       reading,
     )
 
-  def _build_again(self) -> None:
-    """Saves, and becomes the run that resumes there with the changes."""
-    self.save()
-    self.close_progress()
-    self.folder.close()
-    assert self._make_again is not None
-    for name in ("experiment", "_state", "_inner"):
-      setattr(self, name, None)  # Frees its memory first.
-    vars(self).update(vars(self._make_again()))
-    self.open()
-
-  def _note(self, text: str) -> None:
-    self.folder.note(self.done, text)
-    if self._progress is not None:
-      self._progress.note(text)
-
   def _consolidate_and_sample(self, step: int, logs: loop.Logs) -> None:
     self.experiment.consolidate()
     self._sample(step, logs)
@@ -387,67 +449,16 @@ class Run:
   def _sample(self, step: int, logs: loop.Logs) -> None:
     del logs
     if self.folder.is_writer:
-      grid = self.experiment.evaluation.grid()
+      with self.control.interruptible():
+        grid = self.experiment.evaluation.grid()
       self.folder.write_samples(step, grid, self._scale)
 
   def _interpolate(self) -> None:
     if self.folder.is_writer and self.experiment.mixes_classes:
-      grid = self.experiment.evaluation.interpolation()
+      with self.control.interruptible():
+        grid = self.experiment.evaluation.interpolation()
       self.folder.write_interpolation(self.done, grid, self._scale)
 
   @property
   def _scale(self) -> int:
     return samples.scale_for(self.experiment.spec.resolution)
-
-
-def prepare(
-  gin_files: Sequence[str],
-  gin_bindings: Sequence[str],
-  model_dir: str,
-  device_options: Optional[strategies.DeviceOptions] = None,
-  engine: str = "strategy",
-) -> Run:
-  """Reads the config and builds the run; what is wrong is a `ValueError`.
-
-  Args:
-    gin_files: Config files, read in order.
-    gin_bindings: Single bindings, read after them.
-    model_dir: The run's folder.
-    device_options: Which devices to train on.
-    engine: `strategy` or `tpu_estimator`.
-  """
-  by_estimator = engine == "tpu_estimator"
-  if by_estimator:
-    estimators.check_exists()
-  config.load(gin_files, gin_bindings)
-  device_options = device_options or strategies.DeviceOptions()
-  choice = (
-    strategies.for_estimator(device_options)
-    if by_estimator
-    else strategies.choose(device_options)
-  )
-  print(f"Training on {choice.reason}.", flush=True)
-
-  def make() -> Run:
-    config.load(gin_files, gin_bindings)
-    changes = holding.read(model_dir)
-    holding.apply(changes)
-    with index_files.reading_from(model_dir):
-      experiment = Experiment(choice.strategy)
-    estimator = None
-    if by_estimator:
-      estimator = experiment.estimator(model_dir, choice.tpu, saves=False)
-    run = Run(
-      experiment,
-      model_dir,
-      estimator,
-      changes=changes,
-      make_again=None if by_estimator else make,
-    )
-    run.restore()
-    return run
-
-  try:
-    return make()
-  except config.WRONG as e:
-    raise ValueError(config.sentence(e)) from e

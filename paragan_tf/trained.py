@@ -19,7 +19,7 @@ from paragan_tf import config
 from paragan_tf.engine.player import Player
 from paragan_tf.experiment import MakeNet, player
 from paragan_tf.generator import Generator
-from paragan_tf.outputs import checkpoints, export
+from paragan_tf.outputs import export, stored
 from paragan_tf.outputs.best import Best
 from paragan_tf.outputs.checkpoints import Checkpoints, Writers
 from paragan_tf.outputs.g_info import GInfo
@@ -107,20 +107,22 @@ def _find_checkpoint(found: Checkpoints, model_dir: str, step: Step) -> str:
         "keeps the best checkpoint."
       )
     return path
-  paths = found.paths()
-  if not paths:
+  newest = found.latest()
+  if newest is None:
     raise ValueError(
       f"The run in '{model_dir}' has no checkpoint yet: wait until it has "
       "trained for `Run.save_every` steps, or stop it with Ctrl-C, which saves."
     )
   if step is None:
-    return paths[-1]
+    return newest
+  paths = found.paths()
   if found.path(int(step)) not in paths:
     steps = ", ".join(re.findall(r"\d+$", path)[0] for path in paths)
     raise ValueError(
       f"`step` must be that of a checkpoint in '{model_dir}', {steps}; got "
       f"{step}: take one of these, or leave it out for the newest."
     )
+  found.check(found.path(int(step)))
   return found.path(int(step))
 
 
@@ -156,7 +158,7 @@ def _build(info: GInfo, path: str, make_g: Optional[MakeNet]) -> Generator:
       "trained with, or give another `model_dir`."
     )
   specs = {n: tf.TensorSpec(v.shape, v.dtype) for n, v in variables.items()}
-  values = checkpoints.read_values(path, specs, info.mean_of_replicas)
+  values = stored.read_values(path, specs, info.mean_of_replicas)
   for name, variable in variables.items():
     variable.assign(values[name])
   info = info._replace(step=int(re.findall(r"\d+$", path)[0]))
@@ -165,7 +167,7 @@ def _build(info: GInfo, path: str, make_g: Optional[MakeNet]) -> Generator:
 
 
 def _read_shapes(path: str) -> Shapes:
-  found = checkpoints.read_shapes(path)
+  found = stored.read_shapes(path)
   return {k: v for k, v in found.items() if k.startswith(f"{_NAME}/")}
 
 

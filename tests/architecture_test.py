@@ -10,7 +10,15 @@ from absl.testing import absltest, parameterized
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "paragan_tf"
 
-FREE = {"types", "hashing", "quiet", "shipped", "tf_private"}
+FREE = {
+  "types",
+  "hashing",
+  "quiet",
+  "shipped",
+  "stopping",
+  "termination",
+  "tf_private",
+}
 ROOMS = {
   "data": {"types", "collectives", "hashing", "hardware"},
   "nets": {"types", "collectives", "hardware"},
@@ -86,6 +94,8 @@ class ArchitectureTest(parameterized.TestCase):
       "run",
       "sample_files",
       "shipped",
+      "start",
+      "stopping",
       "trained",
     }
     for path in sorted((ROOT / "tools").glob("*.py")):
@@ -108,7 +118,9 @@ class ArchitectureTest(parameterized.TestCase):
       "profiling",
       "planning",
       "holding",
+      "run_control",
       "run",
+      "start",
       "scaling_manager",
       "api",
     ]

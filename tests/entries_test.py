@@ -17,7 +17,7 @@ from paragan_tf.engine.step import Step
 from paragan_tf.game import losses, optimizers, schedule
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import linear
-from paragan_tf.outputs import checkpoints
+from paragan_tf.outputs import checkpoints, stored
 from paragan_tf.sync import exchange
 from tests import testing
 
@@ -145,8 +145,8 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
       mean = np.mean(before[who], 0)
       for copy in trained.copies(name):
         self.assertAllClose(copy, mean)
-      stored = tf.train.load_checkpoint(path).get_tensor(name)
-      self.assertAllClose(stored, mean)
+      kept = tf.train.load_checkpoint(path).get_tensor(name)
+      self.assertAllClose(kept, mean)
 
   @parameterized.product(
     make_schedule=(schedule.Simultaneous, schedule.Asynchronous),
@@ -162,7 +162,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
       trained.train(stop, 6)
       expected = trained.values()
       trained.reset()
-      checkpoints.restore(path, trained.state.entries)
+      stored.restore(path, trained.state.entries)
       trained.train(stop, 6)
       got = trained.values()
       for name, value in expected.items():

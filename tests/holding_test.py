@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf import config, holding, run
+from paragan_tf import config, holding, run, start
 from paragan_tf.engine import strategies
 from paragan_tf.engine.scaling import bindings, hold
 from paragan_tf.engine.scaling.hold import Finding, Levels
@@ -43,7 +43,7 @@ def prepare(folder, rows, strategy):
   """Prepares a run as `tools.train` does."""
   choice = strategies.Choice(strategy, "a test")
   with mock.patch.object(strategies, "choose", return_value=choice):
-    return run.prepare(["gin/runs/fashion.gin"], rows, folder)
+    return start.prepare(["gin/runs/fashion.gin"], rows, folder)
 
 
 def say(names_by_step):

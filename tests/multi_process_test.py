@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf import run
+from paragan_tf import start as start_run
 from paragan_tf.engine import strategies
 from paragan_tf.outputs import checkpoints, records
 from tests import process_worker, run_test, testing, train_test
@@ -88,7 +88,7 @@ def launch_jobs(folder, num_replicas, num_processes, jobs):
   code = (
     "import sys; from tools import launch\n"
     "command = [sys.executable, '-m', 'tests.process_worker', sys.argv[1]]\n"
-    f"sys.exit(launch.run(command, {num_processes}))"
+    f"sys.exit(launch.run(command, {num_processes}).code)"
   )
   end(start("-c", code, str(path)))
 
@@ -491,7 +491,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         mock.patch.dict(os.environ, environment()),
         self.assertRaisesRegex(ValueError, words),
       ):
-        run.prepare(
+        start_run.prepare(
           ["gin/runs/smoke.gin"],
           [],
           self.folder,

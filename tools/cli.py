@@ -80,10 +80,10 @@ def exit_on_error(make: Callable[[], _Result]) -> _Result:
     fail(str(e))
 
 
-def fail(message: str) -> NoReturn:
-  """Prints an error on one line, and exits with code 2."""
+def fail(message: str, code: int = 2) -> NoReturn:
+  """Prints an error on one line, and exits with a code."""
   print(f"Error: {' '.join(message.split())}", file=sys.stderr, flush=True)
-  sys.exit(2)
+  sys.exit(code)
 
 
 def read_step(text: Optional[str]) -> Union[int, str, None]:

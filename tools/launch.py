@@ -6,7 +6,11 @@ python -m tools.launch --num_workers=8 --print=slurm -- --gin_file=... > job.sh
 What follows `--` goes to `tools.train`. The workers end together:
 
     one fails             SIGTERM to the others, SIGKILL after a grace time
-    Ctrl-C or SIGTERM     passed on, so that they save; the second one kills
+    Ctrl-C, SIGTERM, ...  passed on, so that they save; the second one kills
+
+With `--restarts=K` all are started again, up to K times, if one of them fails
+but for a user's mistake; they resume at the last checkpoint. The workers are in
+a network of their own, where that is possible.
 """
 
 import contextlib
@@ -19,11 +23,21 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+  Callable,
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+)
 
 from absl import flags
 
-from tools import cli, relay, scripts
+from paragan_tf import stopping
+from tools import cli, fence, relay, scripts
 
 _NUM_WORKERS = flags.DEFINE_integer("num_workers", 2, "Number of processes.")
 _THREADS_PER_WORKER = flags.DEFINE_integer(
@@ -34,10 +48,23 @@ _PRINT = flags.DEFINE_string(
   None,
   f"Starts nothing, prints a script for {', '.join(scripts.KINDS)}.",
 )
+_RESTARTS = flags.DEFINE_integer(
+  "restarts", 0, "Starts all again this often after one has failed."
+)
+_FENCE = flags.DEFINE_enum(
+  "fence",
+  "auto",
+  ["auto", "on", "off"],
+  "Keeps the workers in a network of their own: if possible, always, never.",
+)
 
 _POLL_SECONDS = 0.05
 _RELAY_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Mistakes that another start would repeat, and starts that were interrupted.
+_FINAL_CODES = (0, 2, stopping.EXIT_INTERRUPTED)
+_MAX_BACKOFF = 60.0
 
 
 def main():
@@ -51,7 +78,76 @@ def main():
     print(script, end="")
     return
   command = [sys.executable, "-m", "paragan_tf", "train", *train_flags]
-  sys.exit(run(command, _NUM_WORKERS.value, _THREADS_PER_WORKER.value))
+  is_fenced = cli.exit_on_error(lambda: enter_fence(train_flags))
+  sys.exit(
+    run_again(
+      lambda: run(
+        command,
+        _NUM_WORKERS.value,
+        _THREADS_PER_WORKER.value,
+        is_fenced=is_fenced,
+      ),
+      _RESTARTS.value,
+    )
+  )
+
+
+def enter_fence(train_flags: Sequence[str]) -> bool:
+  """Fences the workers off as `--fence` says; returns whether they are."""
+  if _FENCE.value == "off" or _NUM_WORKERS.value < 2:
+    return False
+  remote = [flag for flag in train_flags if "://" in flag]
+  if _FENCE.value == "auto" and remote:
+    return False  # They need the network; the trainer warns.
+  reason = fence.enter()
+  if reason is None:
+    print(
+      "The workers are in a network of their own: nobody else reaches their "
+      "ports, and they reach nobody (`--fence=off` if data must be fetched).",
+      file=sys.stderr,
+      flush=True,
+    )
+  elif _FENCE.value == "on":
+    raise ValueError(
+      f"`--fence=on` needs a network namespace, which this machine refuses "
+      f"({reason}): allow user namespaces, or see docs/security.md."
+    )
+  return reason is None
+
+
+def run_again(
+  run_once: Callable[[], "Ended"], restarts: int, wait=time.sleep
+) -> int:
+  """Runs, again after failures, and waits longer before each; returns a code.
+
+  A run that was told to stop, or whose flags are wrong, is not run again.
+  """
+  for restart in range(restarts + 1):
+    ended = run_once()
+    is_over = ended.code in _FINAL_CODES or ended.is_stopped
+    if is_over or restart == restarts:
+      return ended.code
+    seconds = min(_MAX_BACKOFF, 2.0**restart)
+    print(
+      f"Starting all workers again in {seconds:g} s ({restart + 1} of "
+      f"{restarts}): they resume at the last checkpoint.",
+      file=sys.stderr,
+      flush=True,
+    )
+    wait(seconds)
+  raise AssertionError("Not reached.")
+
+
+class Ended(NamedTuple):
+  """How the workers ended.
+
+  Attributes:
+    code: 0, or that of the first failure.
+    is_stopped: Whether a signal to the launcher was the reason.
+  """
+
+  code: int
+  is_stopped: bool
 
 
 def run(
@@ -59,12 +155,16 @@ def run(
   num_workers: int,
   threads_per_worker: int = 0,
   grace_seconds: float = 10.0,
-) -> int:
-  """Runs `command` in each worker; returns 0 or the first failure's code."""
+  is_fenced: bool = False,
+) -> Ended:
+  """Runs `command` in each worker until all have ended."""
   workers = Workers(grace_seconds)
+  environments = make_environments(num_workers, threads_per_worker)
+  if is_fenced:
+    environments = [{**x, fence.ENVIRONMENT: "1"} for x in environments]
   try:
-    workers.start(command, make_environments(num_workers, threads_per_worker))
-    return workers.wait()
+    workers.start(command, environments)
+    return Ended(workers.wait(), workers.is_stopped)
   finally:
     workers.send(signal.SIGKILL)
 
@@ -102,7 +202,8 @@ class Workers:
     self._is_stopping = False
     self._deadline = math.inf
     self._outcome: Optional[Tuple[int, str]] = None
-    for number in (signal.SIGINT, signal.SIGTERM):
+    self.is_stopped = False
+    for number in _SIGNALS:
       signal.signal(number, lambda number, _: self._signals.append(number))
 
   def start(
@@ -131,6 +232,7 @@ class Workers:
       time.sleep(_POLL_SECONDS)
       self._poll()
       while self._signals:
+        self.is_stopped = True
         self._stop(self._signals.pop(0))
       if self._relay.is_cut and not self._is_stopping:
         self._stop(signal.SIGTERM)
@@ -158,10 +260,19 @@ class Workers:
         self._fail(index, code)
 
   def _fail(self, index: int, code: int) -> None:
+    if code == stopping.EXIT_AGAIN or (self._is_stopping and code == 130):
+      self._outcome = code, ""  # It has said why.
+      if self._is_stopping:
+        return  # The others are saving.
+      return self._end_all()
     how = f"with exit code {code}"
     if code < 0:
       how, code = f"by signal {-code} (exit code {128 - code})", 128 - code
     self._outcome = code, f"Worker {index} failed {how}, and so the run ends."
+    return self._end_all()
+
+  def _end_all(self) -> None:
+    """Ends the workers that are left, after a grace time by force."""
     self._deadline = time.monotonic() + self._grace_seconds
     if not self._is_stopping:
       self._stop(signal.SIGTERM)
@@ -190,7 +301,8 @@ def _check(unread: Sequence[str], train_flags: Sequence[str]) -> None:
       "Flags of `tools.train` must follow `--`, got none: for example "
       "`-- --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion`."
     )
-  for flag, least in ((_NUM_WORKERS, 1), (_THREADS_PER_WORKER, 0)):
+  least_of = ((_NUM_WORKERS, 1), (_THREADS_PER_WORKER, 0), (_RESTARTS, 0))
+  for flag, least in least_of:
     if flag.value < least:
       raise ValueError(
         f"`--{flag.name}` must be at least {least}, got {flag.value}."

@@ -3,8 +3,11 @@
 python -m tools.train --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion
 """
 
+import sys
+
 from absl import flags
 
+from paragan_tf import stopping
 from tools import cli
 
 _GIN_FILE = flags.DEFINE_multi_string(
@@ -34,6 +37,11 @@ _USE_TPU = flags.DEFINE_bool("use_tpu", False, "Insists on a TPU.")
 _JOIN_TIMEOUT = flags.DEFINE_float(
   "join_timeout", 300.0, "Seconds to wait for the other processes."
 )
+_GRACE_SECONDS = flags.DEFINE_float(
+  "grace_seconds",
+  None,
+  "Ends this long after a signal, saved or not; by default when it is saved.",
+)
 _ENGINE = flags.DEFINE_enum(
   "engine",
   "strategy",
@@ -44,7 +52,8 @@ _ENGINE = flags.DEFINE_enum(
 
 def main():
   """Reads the flags and trains."""
-  module = cli.import_quietly("paragan_tf.run")
+  stop = cli.exit_on_error(lambda: stopping.Stop(_GRACE_SECONDS.value))
+  module = cli.import_quietly("paragan_tf.start")
   run = cli.exit_on_error(
     lambda: module.prepare(
       _GIN_FILE.value,
@@ -64,12 +73,20 @@ def main():
   if _DRY_RUN.value:
     print(run.summary())
     return
-  cli.exit_on_error(run.open)
-  stop = cli.StopSignals()
+  stop.at_exit(run.folder.close)
+  run.control.stop = stop
   try:
-    run(stop.is_requested)
-  except (FloatingPointError, module.InputError) as e:
+    cli.exit_on_error(run.open)
+    stop.begin()
+    is_complete = run()
+  except module.ERRORS as e:
     cli.fail(str(e))
+  except module.AGAIN as e:
+    cli.fail(str(e), stopping.EXIT_AGAIN)
+  finally:
+    run.folder.close()
+  if not is_complete:
+    sys.exit(stopping.EXIT_AGAIN)
 
 
 if __name__ == "__main__":

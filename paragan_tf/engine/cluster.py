@@ -17,6 +17,7 @@ _EXAMPLE = (
   '"task": {"type": "worker", "index": 0}}'
 )
 _SLURM_PORT = 8888
+_FENCED = "PARAGAN_WORKERS_FENCED"
 
 
 class Cluster(NamedTuple):
@@ -65,6 +66,21 @@ def wait_for_all(cluster: Cluster, seconds: float) -> None:
         )
       if missing:
         time.sleep(0.1)
+
+
+def find_open_ports(
+  environment: Mapping[str, str] = os.environ,
+) -> Optional[str]:
+  """Returns a warning for the chief of processes whose ports are open."""
+  cluster = from_environment(environment)
+  if cluster is None or len(cluster.addresses) < 2 or cluster.process_index:
+    return None
+  if environment.get(_FENCED):  # The launcher keeps everyone else out.
+    return None
+  return (
+    "Warning: TensorFlow's worker ports ask for no password and listen on "
+    "every interface: train on a closed network only, see docs/security.md."
+  )
 
 
 def _from_tf_config(text: str) -> Cluster:

@@ -2,7 +2,7 @@
 
     entries = state.prepare_save(num_steps)    # averages local state if due
     checkpoints.save(num_steps, entries)
-    checkpoints.restore(path, state.entries)
+    stored.restore(path, state.entries)
 
 After whole periods the replicas of a player agree, but for the moments of its
 optimizer and the moving average if the exchange averages weights only. These

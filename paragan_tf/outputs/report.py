@@ -59,9 +59,13 @@ def write(model_dir: str) -> str:
     html_parts.make_section("Config", _make_config(history)),
     html_parts.make_section("Environment", _make_environment(history)),
   )
-  path = os.path.join(model_dir, "report.html")
-  records.write_file(path, page.encode(errors="replace"))
-  return path
+  records.write_file(path(model_dir), page.encode(errors="replace"))
+  return path(model_dir)
+
+
+def path(model_dir: str) -> str:
+  """Returns where the report of a run is."""
+  return os.path.join(model_dir, "report.html")
 
 
 def _make_header(history: RunHistory) -> str:
