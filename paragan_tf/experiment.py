@@ -28,6 +28,7 @@ from paragan_tf.game.ema import Ema
 from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
+from paragan_tf.game.rate_scaling import scale_rate
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
 from paragan_tf.nets import layout_pass
@@ -55,6 +56,8 @@ def player(
   precision: str = "float32",
   jit_compile: bool = False,
   constraint: Optional[Constraint] = None,
+  rate_factor: float = 1.0,
+  warm_up_steps: int = 0,
 ) -> Player:
   """Makes one player, G or D by the gin scope `g/` or `d/`.
 
@@ -62,6 +65,8 @@ def player(
   `float16` with a loss scale, or `auto`, the fastest precision of the hardware
   that trains well. With `jit_compile`, XLA compiles the computation of the
   player's gradients, on CPUs and GPUs; on a TPU, all of the step is compiled.
+  The learning rate is multiplied by `rate_factor`, and rises from 0 to that in
+  `warm_up_steps` updates.
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
@@ -71,7 +76,7 @@ def player(
   checks.check_precision(precision)
   return Player(
     in_precision(net(spec=spec, seed=seed, name=name), precision),
-    optimizer(name=f"{name}_optimizer"),
+    scale_rate(optimizer(name=f"{name}_optimizer"), rate_factor, warm_up_steps),
     exchange(name=f"{name}_exchange"),
     clip_norm,
     regularizer,

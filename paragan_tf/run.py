@@ -13,7 +13,15 @@ from typing import (
 
 import gin
 
-from paragan_tf import checks, config, facts, stopping, termination, trial
+from paragan_tf import (
+  checks,
+  config,
+  facts,
+  holding,
+  stopping,
+  termination,
+  trial,
+)
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import reading
 from paragan_tf.engine import budget, loop, peers, strategies
@@ -24,6 +32,7 @@ from paragan_tf.outputs import checkpoints, metrics, records, samples, stored
 from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
 from paragan_tf.run_control import Control, Limits
+from paragan_tf.types import Entry
 from paragan_tf.watchdog import Watchdog
 
 
@@ -32,6 +41,7 @@ class InputError(Exception):
 
 
 _ARGUMENTS = ["experiment", "model_dir", "estimator", "callbacks", "notes"]
+_ARGUMENTS += ["changes", "make_again"]
 
 
 @gin.configurable(denylist=_ARGUMENTS)
@@ -50,7 +60,8 @@ class Run:
   training, whichever comes first. While the folder cannot be written, training
   goes on for `folder_timeout` seconds; a `termination_watcher` returns why to
   stop, see `termination.py`. A process that does not answer for
-  `worker_timeout` seconds is lost.
+  `worker_timeout` seconds is lost. A `hold` compares the run with a plan; what
+  it has changed are `changes`, and `make_again` builds the run anew.
   """
 
   def __init__(
@@ -74,6 +85,9 @@ class Run:
     folder_timeout: float = TIMEOUT,
     termination_watcher: Optional[termination.Watcher] = None,
     worker_timeout: float = peers.TIMEOUT,
+    hold: Optional[holding.Hold] = None,
+    changes: holding.Changes = holding.Changes(),  # noqa: B008
+    make_again: Optional[Callable[[], "Run"]] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -85,11 +99,12 @@ class Run:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
-    self.num_steps = budget.count_steps(
+    self.num_steps = changes.extra_steps + budget.count_steps(
       num_steps, max_images, experiment.images_per_step
     )
     self.seconds = budget.Seconds(max_seconds)
     checks.check_seconds(max_seconds, estimator)
+    self._make_again = make_again
     self._processes = experiment.processes
     self._processes.peers.set_timeout(worker_timeout)
     self._estimator = estimator
@@ -99,6 +114,14 @@ class Run:
     self._measure_every, self._best_by = measure_every, best_by
     self._intervals = [sample_every, save_every]
     self._intervals += [measure_every] if measure_every else []
+    self._held = holding.Held(
+      hold, changes, experiment, self.num_steps, intervals, self._note
+    )
+    if self._held.acts and make_again is None:
+      raise ValueError(
+        "`Hold.acts` needs a run that `tools.train` has made, with "
+        "`--engine=strategy`: set `holding.Hold.acts = False`."
+      )
     self._num_metric_samples = num_metric_samples
     self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
@@ -121,15 +144,17 @@ class Run:
     self._callbacks = Callbacks(callbacks)
     self.control = Control(
       self.folder,
-      self._state,
+      self._prepare_save,
       self._processes,
       experiment.step.cycle,
       self._callbacks,
       Limits(folder_timeout, termination_watcher, self.seconds),
     )
     self._is_started = False
-    self._config = config.operative(notes)
-    config.check_resumable(self.folder.read_config(), self._config, model_dir)
+    self._config = config.operative({**(notes or {}), **changes.note()})
+    holding.check_resumable(
+      self.folder.read_config(), self._config, model_dir, changes
+    )
     self._processes.check_chief(self.folder.check_lock)
 
   def attach(self, stop: stopping.Stop) -> None:
@@ -209,6 +234,9 @@ class Run:
     try:
       with self.control.watching():
         self.train(self.num_steps, should_stop)
+        while self._held.is_due(self.done) and not self._is_asked(should_stop):
+          self._build_again()
+          self.train(self.num_steps, should_stop)
     finally:
       self.close_progress()
     if self.done > started_at:
@@ -241,9 +269,10 @@ class Run:
         f"'{self.folder.path}' would be overwritten."
       )
     self._record_start()
-    stops = [self._log_every, *self._intervals]
+    stops = self._held.stops = [self._log_every, *self._intervals]
     actions = [
       self._log,
+      loop.every(self._log_every, self._held.check),
       loop.every(self._sample_every, self._consolidate_and_sample),
       loop.every(self._save_every, self._start_save),
       lambda step, logs: self.control.saver.poll(),
@@ -252,7 +281,9 @@ class Run:
       actions.append(loop.every(self._measure_every, self._measure_and_keep))
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
-    pace = self.control.pace(should_stop, self._tick)
+    pace = self.control.pace(
+      lambda: should_stop() or self._held.is_due(self.done), self._tick
+    )
     self._health.begin(self.done, self.control.saver.last)
     with self._processes.peers.watching():
       try:
@@ -291,6 +322,33 @@ class Run:
     """Saves a checkpoint, unless this step is saved, and waits for it."""
     self._record_seconds()
     self.control.save(self.done)
+
+  def _prepare_save(self, step: int) -> Sequence[Entry]:
+    """Returns what a checkpoint keeps; all processes together."""
+    return [*self._state.prepare_save(step), *self._held.entries(step)]
+
+  def _is_asked(self, should_stop: Callable[[], bool]) -> bool:
+    """Returns whether any process was asked to stop; all must call it."""
+    stop = self.control.stop
+    return self._processes.any(should_stop() or stop.is_requested())
+
+  def _build_again(self) -> None:
+    """Saves, and becomes the run that resumes there with the changes."""
+    self.save()
+    self.close_progress()
+    self.folder.close()
+    assert self._make_again is not None
+    stop = self.control.stop
+    for name in ("experiment", "control", "_state", "_inner", "_held"):
+      setattr(self, name, None)  # Frees its memory first.
+    vars(self).update(vars(self._make_again()))
+    self.control.stop = stop
+    self.open()
+
+  def _note(self, text: str) -> None:
+    self.folder.note(self.done, text)
+    if self._progress is not None:
+      self._progress.note(text)
 
   def _start_save(self, step: int, logs: loop.Logs) -> None:
     """Saves a checkpoint while training goes on."""

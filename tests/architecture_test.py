@@ -94,6 +94,7 @@ class ArchitectureTest(parameterized.TestCase):
       "config",
       "experiment",
       "following",
+      "planning",
       "quiet",
       "run",
       "sample_files",
@@ -120,6 +121,10 @@ class ArchitectureTest(parameterized.TestCase):
       "following",
       "facts",
       "callbacks",
+      "worker_profile",
+      "profiling",
+      "planning",
+      "holding",
       "run_control",
       "run",
       "start",
@@ -129,6 +134,7 @@ class ArchitectureTest(parameterized.TestCase):
       "label_finish",
       "label_pool",
       "training",
+      "scaling_manager",
       "api",
     ]
     for i, name in enumerate(order):
