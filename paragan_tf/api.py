@@ -117,6 +117,7 @@ class Estimator:
     Callbacks(callbacks)  # Refuses what is wrong now.
     self._callbacks = callbacks
     self._data: Optional[UserData] = None
+    self._choice: Optional[strategies.Choice] = None
     self._run: Optional[Run] = None
 
   @property
@@ -293,7 +294,7 @@ class Estimator:
         f"`Estimator` with `model_dir` '{self.model_dir}', which resumes."
       )
     self._data = input_fn
-    choice = strategies.choose(self._device_options)
+    choice = self._choose()
     print(f"Training on {choice.reason}, in {self.model_dir}.", flush=True)
     experiment = self._make_experiment(choice.strategy, self.batch_size)
     self._run = Run(
@@ -306,6 +307,12 @@ class Estimator:
     self._run.restore()
     self._run.open()
     return self._run
+
+  def _choose(self) -> strategies.Choice:
+    """Returns the strategy, one for all: two would clash."""
+    if self._choice is None:
+      self._choice = strategies.choose(self._device_options)
+    return self._choice
 
   def _make_experiment(
     self, strategy: tf.distribute.Strategy, batch_size: int
@@ -331,7 +338,7 @@ class Estimator:
   ) -> Experiment:
     """Returns one worker with a batch of its own, to be profiled."""
     self._data = input_fn
-    strategy = strategies.choose(self._device_options).strategy
+    strategy = self._choose().strategy
     if strategy.num_replicas_in_sync > 1:
       kind = strategy.extended.worker_devices[0]
       strategy = tf.distribute.OneDeviceStrategy(kind)

@@ -171,6 +171,7 @@ class Hold:
     exchange_seconds: Of a step's exchange.
     memory_bytes: Of a worker.
     memory_limit: Of a worker; 0 if it is not known.
+    num_workers: That the plan is for; 0 for any number.
     tolerance: How far off a measure may be.
     acts: Whether to change what does not hold: to lower the batch and add
       gradients up if memory is short, read more ahead if the input is late, and
@@ -185,6 +186,7 @@ class Hold:
     exchange_seconds: float = 0.0,
     memory_bytes: int = 0,
     memory_limit: int = 0,
+    num_workers: int = 0,
     tolerance: float = hold.TOLERANCE,
     acts: bool = False,
     max_level: int = 8,
@@ -197,11 +199,13 @@ class Hold:
     self.expected = Measured(
       step_seconds, input_seconds, exchange_seconds, memory_bytes, memory_limit
     )
+    self.num_workers = num_workers
     self.tolerance = tolerance
     self.acts = acts
     self._max_level = max_level
     self._said: Set[str] = set()
     self._num_seen = 0
+    self._exchange_seconds: Optional[float] = None
 
   def measure(
     self, experiment: Experiment, logs: Mapping[str, float]
@@ -239,13 +243,15 @@ class Hold:
     return several and any(x.communicates for x in exchanges)
 
   def _time_exchange(self, experiment: Experiment) -> float:
-    """Returns the seconds of an exchange, mean over a period."""
-    players = experiment.step.players.values()
-    shapes = [w.shape.as_list() for p in players for w in p.weights]
-    found = worker_profile.time_exchanges(
-      experiment.strategy, shapes, 0.0, schemes=("sync",)
-    )
-    return found["sync"] / experiment.step.exchange_cycle
+    """Returns the seconds of an exchange, mean over a period; timed once."""
+    if self._exchange_seconds is None:
+      players = experiment.step.players.values()
+      shapes = [w.shape.as_list() for p in players for w in p.weights]
+      found = worker_profile.time_exchanges(
+        experiment.strategy, shapes, 0.0, schemes=("sync",)
+      )
+      self._exchange_seconds = found["sync"] / experiment.step.exchange_cycle
+    return self._exchange_seconds
 
   def unsaid(self, findings: List[hold.Finding]) -> List[hold.Finding]:
     """Returns the findings that were not returned before."""
@@ -320,6 +326,14 @@ class Held:
   def check(self, step: int, logs: Mapping[str, float]) -> None:
     """Says what is not as planned; decides what to change. An action."""
     if self._hold is None or self._next != self._changes:
+      return
+    num = self._experiment.strategy.num_replicas_in_sync
+    if self._hold.num_workers not in (0, num):
+      self._say(
+        f"The plan is for {self._hold.num_workers} workers and {num} train "
+        "here: nothing is compared with it."
+      )
+      self._hold = None
       return
     findings = self._hold.findings(self._experiment, logs)
     for finding in self._hold.unsaid(findings):

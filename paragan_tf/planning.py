@@ -18,6 +18,8 @@ from paragan_tf.engine.scaling.costs import SCHEMES, Machine
 from paragan_tf.engine.scaling.links import Link
 from paragan_tf.engine.scaling.plan import Goal, Plan, Refused
 from paragan_tf.engine.scaling.profile import Profile
+from paragan_tf.experiment import Experiment
+from paragan_tf.game.schedule import Sequential
 from paragan_tf.outputs import curves, plan_page
 from paragan_tf.outputs.progress import Counter
 from paragan_tf.profiling import Source, profile, read
@@ -321,6 +323,12 @@ def read_intervals() -> Dict[str, int]:
 def show_progress() -> Counter:
   """Returns what shows how much of a profile is measured."""
   return Counter("Profiling a worker: measurements")
+
+
+def read_num_batches() -> int:
+  """Returns the batches of real images that a step of the config takes."""
+  make = gin.get_bindings(Experiment).get("schedule") or Sequential
+  return make().num_batches
 
 
 def load(source: Source) -> None:

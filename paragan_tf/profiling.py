@@ -29,7 +29,7 @@ from typing import (
 import gin
 import tensorflow as tf
 
-from paragan_tf import config, worker_profile
+from paragan_tf import config, hardware, worker_profile
 from paragan_tf.engine import strategies
 from paragan_tf.engine.scaling.profile import MEMORY_SOURCES, Fit, Profile, fit
 from paragan_tf.experiment import Experiment
@@ -190,7 +190,7 @@ def _read_batch_size() -> int:
 
 def _measure(source: Source, hashed: str, progress: ProgressFn) -> Profile:
   """Measures all batches, then what does not depend on them."""
-  batches, limit = source.batches, memory_limit()
+  batches = source.batches
   small, usual = batches[0], batches[len(batches) // 2]
   jobs: List[Dict[str, Any]] = [
     {"batch": b, "players": b in (small, usual), "extras": b == usual}
@@ -200,7 +200,7 @@ def _measure(source: Source, hashed: str, progress: ProgressFn) -> Profile:
   total = len(jobs) + 1
   rows: List[Dict[str, Any]] = []
   for i, job in enumerate(jobs):
-    if "files" not in job and _exceeds(rows, job["batch"], limit):
+    if "files" not in job and _exceeds(rows, job["batch"]):
       rows.append({})
     else:
       rows.append(_run(source, job))
@@ -208,7 +208,7 @@ def _measure(source: Source, hashed: str, progress: ProgressFn) -> Profile:
   extras = rows[batches.index(usual)]["extras"]
   exchanged = _run(source, {"shapes": extras["shapes"]})
   progress(total, total)
-  return assemble(source, hashed, limit, rows, exchanged)
+  return assemble(source, hashed, rows, exchanged)
 
 
 def profile_here(
@@ -229,32 +229,30 @@ def profile_here(
     progress: Called after each measurement.
   """
   source = Source((), batches=_check_batches(batches))
-  limit = memory_limit()
   rows: List[Dict[str, Any]] = []
   for i, batch in enumerate(source.batches):
-    if not _exceeds(rows, batch, limit):
+    if not _exceeds(rows, batch):
       is_last = i == len(source.batches) - 1 or not i
       rows.append(measure_batch(make(batch), players=is_last, extras=not i))
     if progress is not None:
       progress(i + 1, len(source.batches))
-  return assemble(source, hashed, limit, rows, {})
+  return assemble(source, hashed, rows, {})
 
 
-def _exceeds(rows: Sequence[Mapping], batch: int, limit: int) -> bool:
+def _exceeds(rows: Sequence[Mapping], batch: int) -> bool:
   """Returns whether a batch is expected to need more than all memory."""
   found = [x for x in rows if x]
-  if len(found) < 2 or not limit:
+  if len(found) < 2 or not found[0]["limit"]:
     return False
   line = fit([x["batch"] for x in found], [x["memory"] for x in found])
-  return line.at(batch) > limit
+  return line.at(batch) > found[0]["limit"]
 
 
 def assemble(
   source: Source,
   hashed: str,
-  limit: int,
   rows: Sequence[Mapping[str, Any]],
-  exchanged: Mapping[str, float],
+  exchanged: Mapping[str, Any],
 ) -> Profile:
   """Returns the profile that measurements make."""
   num = len(source.batches)  # Those that did not fit have empty rows.
@@ -287,7 +285,7 @@ def assemble(
       for who in "gd"
     },
     memory_bytes=_fit(plain, "memory"),
-    memory_limit=0 if on_gpu else limit,
+    memory_limit=plain[0]["limit"],
     memory_source=MEMORY_SOURCES[on_gpu],
     input_images_per_second=extras["input"],
     gradient_bytes=extras["gradient_bytes"],
@@ -295,11 +293,9 @@ def assemble(
     message_bytes=codec["bytes"],
     codec_seconds={"encode": codec["encode"], "decode": codec["decode"]},
     noise_scale=extras["noise_scale"],
-    exchange_engine=f"{_EXCHANGED_BY} replicas in one process"
-    if exchanged
-    else "",
-    exchange_workers=_EXCHANGED_BY if exchanged else 0,
-    exchange_seconds=dict(exchanged),
+    exchange_engine="replicas in one process" if exchanged else "",
+    exchange_workers=exchanged.get("workers", 0),
+    exchange_seconds=exchanged.get("seconds", {}),
   )
 
 
@@ -338,7 +334,10 @@ def serve() -> None:
     if len(tf.config.list_physical_devices("GPU")) > 1:
       options = strategies.DeviceOptions()
     strategy = strategies.choose(options).strategy
-    found = worker_profile.time_exchanges(strategy, job["shapes"])
+    found = {
+      "workers": strategy.num_replicas_in_sync,
+      "seconds": worker_profile.time_exchanges(strategy, job["shapes"]),
+    }
   else:
     config.load([*job["gin_files"], *job.get("files", ())], job["gin_bindings"])
     strategy = strategies.choose(_one_device()).strategy
@@ -367,11 +366,13 @@ def measure_batch(
     extras: Whether to measure what does not depend on the batch.
   """
   worker = worker_profile.Worker(experiment)
+  on_gpu = bool(tf.config.list_logical_devices("GPU"))
   found: Dict[str, Any] = {
     "batch": experiment.batch_size,
     "seconds": worker.time_step(),
     "memory": worker_profile.peak_bytes(),
-    "on_gpu": bool(tf.config.list_logical_devices("GPU")),
+    "on_gpu": on_gpu,
+    "limit": hardware.profile("auto").memory if on_gpu else memory_limit(),
   }
   if players:
     found["players"] = worker.time_players()

@@ -119,8 +119,8 @@ class ScalingManager:
     plan: What is followed, once there is one.
 
   Args:
-    config: A `Config`, or anything with `max_steps`, and maybe `input_fn`, as
-      attributes or keys.
+    config: A `Config`; or anything with `max_steps`, and maybe `input_fn`, as
+      attributes or keys, for the defaults of all else.
     bs: Images of one batch, over all workers; an estimator that has begun must
       have the same.
     num_workers: Among how many the batch is shared.
@@ -133,12 +133,8 @@ class ScalingManager:
     max_steps = _read(config, "max_steps")
     self._max_steps = None if max_steps is None else _count(max_steps)
     self._input_fn = _read(config, "input_fn")
-    options = {
-      field.name: _read(config, field.name)
-      for field in dataclasses.fields(Config)
-      if _read(config, field.name) is not None
-    }
-    self._options = Config(**{"max_steps": 1, **options})
+    # A config of another kind may have these names for something else.
+    self._options = config if isinstance(config, Config) else Config(Steps(1))
     self.plan: Optional[plan.Plan] = None
     self._bs = bs
     self._gan: Optional[Gan] = None

@@ -6,6 +6,7 @@ import os
 from unittest import mock
 
 import gin
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -78,21 +79,23 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     return made, words.getvalue()
 
   @parameterized.named_parameters(
-    ("memory", HELD, ONE("/cpu:0"), {4: ["memory"]}, (2, 1, 1, 12), 28),
-    ("input", HELD, ONE("/cpu:0"), {4: ["input"]}, (1, 2, 1, 0), 16),
-    ("both", HELD, ONE("/cpu:0"), {4: ["memory", "input"]}, (2, 2, 1, 12), 28),
-    (
-      "exchange",
-      PERIODIC,
-      testing.strategy(),
-      {2: ["exchange"]},
-      (1, 1, 2, 0),
-      16,
-    ),
+    ("memory", HELD, {4: ["memory"]}, (2, 1, 1, 12), 28),
+    ("input", HELD, {4: ["input"]}, (1, 2, 1, 0), 16),
+    ("exchange", PERIODIC, {2: ["exchange"]}, (1, 1, 2, 0), 16),
   )
-  def test_a_run_that_changes_resumes_bit_for_bit(
-    self, rows, strategy, found, numbers, num_steps
-  ):
+  def test_a_run_that_changes_resumes_bit_for_bit(self, *args):
+    self.check_resume(ONE("/cpu:0"), *args)
+
+  @parameterized.named_parameters(
+    ("memory", HELD, {4: ["memory"]}, (2, 1, 1, 12), 28),
+    ("both", HELD, {4: ["memory", "input"]}, (2, 2, 1, 12), 28),
+    ("exchange", PERIODIC, {2: ["exchange"]}, (1, 1, 2, 0), 16),
+  )
+  @pytest.mark.soak
+  def test_four_replicas_that_change_resume_bit_for_bit(self, *args):
+    self.check_resume(testing.strategy(), *args)
+
+  def check_resume(self, strategy, rows, found, numbers, num_steps):
     whole, words = self.train(rows, strategy, found)
     expected = values(whole)
     self.assertEqual(whole.done, num_steps)
@@ -101,6 +104,8 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     notes = [x["note"] for x in records.read(self.folder) if "note" in x]
     self.assertLen(notes, 1 + len(next(iter(found.values()))))
     self.assertIn("is off.", notes[0])
+    with open(f"{self.folder}/report.html") as f:
+      self.assertIn(notes[-1], f.read())
     saved = tf.train.load_checkpoint(whole.folder.checkpoints.latest())
     self.assertAllEqual(saved.get_tensor("hold/changes"), numbers)
     # Stopped before the change, at it, and after it.
@@ -129,6 +134,15 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual((whole.done, whole._held._changes), (16, Changes()))
     self.assertIn("memory is off.", records.read(self.folder)[1]["note"])
     self.assertNotIn("From step", words)
+
+  def test_the_plan_of_more_workers_is_not_compared(self):
+    rows = [*HELD, "holding.Hold.num_workers = 8"]
+    whole, words = self.train(rows, ONE("/cpu:0"), {4: ["memory"]})
+    self.assertEqual((whole.done, whole._held._changes), (16, Changes()))
+    notes = [x["note"] for x in records.read(self.folder) if "note" in x]
+    self.assertLen(notes, 1)
+    self.assertIn("is for 8 workers and 1 train here", notes[0])
+    self.assertNotIn("is off", words)
 
   def test_another_config_is_refused_beside_changes(self):
     self.train(HELD, ONE("/cpu:0"), {4: ["memory"]})
@@ -203,7 +217,7 @@ class FileTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(one.batch_size, found.batch_per_worker * 4)
     self.assertEqual(made.num_steps, found.num_steps)
     self.assertEqual(made._save_every % found.period, 0)
-    expected = made._hold.expected
+    expected = made._held._hold.expected
     self.assertEqual(expected.step_seconds, found.prediction.step_seconds)
     self.assertEqual(expected.memory_bytes, found.memory_bytes)
     for who, player in one.step.players.items():

@@ -1,5 +1,9 @@
 """The program of the poster, in the forms in which it is printed."""
 
+import contextlib
+import functools
+import io
+import os
 import types
 from unittest import mock
 
@@ -9,8 +13,11 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import paragan_tf as pg
+from paragan_tf import profiling, worker_profile
 from paragan_tf.outputs import features
+from paragan_tf.sync.exchange import AccumulatedGradients
 from tests import testing
+from tests.profile_test import make_profile
 
 
 class Generator:
@@ -109,6 +116,101 @@ class PosterTest(tf.test.TestCase, parameterized.TestCase):
   def test_steps_that_are_none_are_refused(self, max_steps):
     with self.assertRaisesRegex(ValueError, "`max_steps` must be a number"):
       pg.Config(max_steps=max_steps)
+
+
+class PlanTest(tf.test.TestCase, parameterized.TestCase):
+  """A plan that is made from a kept profile, and followed."""
+
+  def setUp(self):
+    super().setUp()
+    gin.clear_config()
+    self.folder = self.get_temp_dir()
+
+  def keep(self, gan, folder, **changes):
+    """Keeps a profile of the nets of `gan`, as if it had been measured."""
+    hashed = profiling.config_hash(gan.describe())
+    found = make_profile(config_hash=hashed, num_threads=0, **changes)
+    profiling.write(found, profiling.cache_path(folder, hashed, 0))
+
+  def train(self, folder, bs=8, num_workers=1, steps=2, **options):
+    cfg = pg.Config(steps, input_fn, cache_dir=folder, **options)
+    scale_mgr = pg.ScalingManager(cfg, bs=bs, num_workers=num_workers)
+    gan = estimator()
+    words = io.StringIO()
+    with contextlib.redirect_stdout(words):
+      for _ in cfg.max_steps:
+        scale_mgr.train(gan)
+    return scale_mgr, gan.get_run(), words.getvalue()
+
+  def test_without_a_profile_the_batch_is_shared_only(self):
+    scale_mgr, made, words = self.train(f"{self.folder}/none")
+    self.assertIsNone(scale_mgr.plan)
+    self.assertNotIn("Plan:", words)
+    self.assertEqual(made.experiment.batch_size, 8)
+
+  def test_a_kept_profile_is_planned_from(self):
+    folder = f"{self.folder}/kept"
+    self.keep(estimator(), folder)
+    scale_mgr, made, words = self.train(folder, rate_rule="sqrt", base_batch=2)
+    self.assertIn("Plan: 1 worker(s), 8 images each", words)
+    self.assertEqual(made.experiment.batch_size, 8)
+    for player in made.experiment.step.players.values():
+      rate = player.optimizer.learning_rate(tf.constant(10**6)).numpy()
+      self.assertAllClose(rate, scale_mgr.plan.rate_factors["g"] * 2e-4)
+      self.assertAllClose(scale_mgr.plan.rate_factors["g"], 2.0, rtol=0.1)
+    never, _, _ = self.train(folder, profile="never")
+    self.assertIsNone(never.plan)
+
+  def test_a_share_beyond_memory_is_computed_in_parts(self):
+    folder = f"{self.folder}/short"
+    # Room for 4 images of 1 MB.
+    self.keep(estimator(), folder, memory_limit=1_116_000_000)
+    scale_mgr, made, _ = self.train(folder, bs=8, steps=3)
+    self.assertEqual(scale_mgr.plan.accumulate, 2)
+    self.assertEqual(made.experiment.batch_size, 4)
+    self.assertEqual(made.done, 6)  # Two parts an update.
+    for player in made.experiment.step.players.values():
+      self.assertIsInstance(player.exchange, AccumulatedGradients)
+      self.assertEqual(player.optimizer.t.numpy(), 3)
+
+  def test_a_profile_is_measured_if_asked_and_kept(self):
+    folder = f"{self.folder}/measured"
+    quick = functools.partial(worker_profile.Worker, seconds=0.01)
+    with mock.patch.object(worker_profile, "Worker", quick):
+      scale_mgr, _, words = self.train(folder, profile="measure")
+    self.assertIn("Plan: ", words)
+    self.assertLen(os.listdir(folder), 1)
+    found = profiling.read(os.path.join(folder, os.listdir(folder)[0]))
+    self.assertEqual(found.gradient_bytes["d"], 4 * (64 + 3 + 1))
+    self.assertEqual(found.gradient_bytes["g"], 4 * (4 + 3 + 1) * 64)
+    self.assertGreater(found.step_seconds.at(8), 0.0)
+    self.assertGreater(scale_mgr.plan.prediction.images_per_second, 0.0)
+    again, _, _ = self.train(folder)
+    self.assertIsNotNone(again.plan)
+
+  def test_a_plan_comes_before_an_estimator_is_built(self):
+    folder = f"{self.folder}/built"
+    gan = estimator()
+    self.keep(gan, folder, memory_limit=1_116_000_000)
+    gan.batch_size = 8
+    gan.get_run(input_fn)
+    cfg = pg.Config(2, input_fn, cache_dir=folder)
+    scale_mgr = pg.ScalingManager(cfg, bs=8)
+    scale_mgr.train(gan)
+    self.assertIsNone(scale_mgr.plan)
+    with self.assertRaisesRegex(ValueError, "`batch_size` must stay 8"):
+      pg.ScalingManager(cfg, bs=16).train(gan)
+
+  @parameterized.parameters(
+    dict(profile="later"),
+    dict(scheme="magic"),
+    dict(rate_rule="cubic"),
+    dict(link="string"),
+  )
+  def test_options_that_are_none_are_refused(self, **options):
+    (name,) = options
+    with self.assertRaisesRegex(ValueError, f"`{name}` must be one of"):
+      pg.Config(2, **options)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,11 @@ _BATCHES = flags.DEFINE_multi_integer(
 _PROFILE = flags.DEFINE_string(
   "profile", None, "File with a profile to plan from, instead of measuring."
 )
+_TPU_REPORT = flags.DEFINE_multi_string(
+  "tpu_report",
+  [],
+  "File of `tools.tpu_report --json`, to plan for a TPU; one for each batch.",
+)
 _CACHE_DIR = flags.DEFINE_string(
   "cache_dir", None, "Folder of profiles; by default in the user's cache."
 )
@@ -113,6 +118,8 @@ def _make_report(module):
   module.plan.check_goal(goal)
   if _PROFILE.value:
     found = module.read(_PROFILE.value)
+  elif _TPU_REPORT.value:
+    found = _profile_tpu(module, source, goal.config_hash)
   else:
     found = module.profile(
       source, _CACHE_DIR.value, _REFRESH.value, module.show_progress()
@@ -124,6 +131,18 @@ def _make_report(module):
     jitter=_JITTER.value,
   )
   return module.Report(found, goal._replace(machine=machine))
+
+
+def _profile_tpu(module, source, config_hash: str):
+  """Returns the profile of a TPU's core, as its compiler estimates it."""
+  from tools.suites.scaling import paper
+  from tools.tpu import profile
+
+  counts = paper.count(source.gin_files[0], source.gin_bindings)
+  module.load(source)  # Counting reads other configs.
+  return profile.make_profile(
+    _TPU_REPORT.value, counts, module.read_num_batches(), config_hash
+  )
 
 
 def _make_goal(module, num_batches: int):

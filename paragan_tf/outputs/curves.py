@@ -217,7 +217,9 @@ def _x_labels(axis: str, frame: _Frame) -> Sequence[Tuple[float, str]]:
     )
   least = 0.0 if axis == "seconds" else 1.0
   values = np.array(ticks(frame.left / size, frame.right / size, least))
-  texts = [tick(2**x if axis == "workers" else x) + unit for x in values]
+  texts = [
+    f"{2**x:,.0f}" if axis == "workers" else tick(x) + unit for x in values
+  ]
   return list(zip(frame.x(values * size), texts))
 
 

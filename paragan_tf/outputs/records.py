@@ -24,7 +24,7 @@ from PIL import Image
 
 FILE, _STARTS = "metrics.jsonl", "starts.jsonl"
 EVALUATIONS = "evaluations.jsonl"  # Of processes beside the run.
-_RESERVED = ("step", "seconds", "metrics")
+_RESERVED = ("step", "seconds", "metrics", "note")
 _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
 

@@ -145,5 +145,6 @@ def _expected(plan: Plan, acts: bool) -> List[str]:
     f"holding.Hold.exchange_seconds = {found.software + found.wire!r}",
     f"holding.Hold.memory_bytes = {plan.memory_bytes}",
     f"holding.Hold.memory_limit = {plan.memory_limit}",
+    f"holding.Hold.num_workers = {plan.num_workers}",
     f"holding.Hold.acts = {acts}",
   ]

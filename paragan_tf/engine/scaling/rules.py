@@ -54,7 +54,7 @@ def split_batch(
 
 def check_shares(bs: int, num_workers: int) -> None:
   """Refuses a batch that workers cannot share equally."""
-  for name, value in (("bs", bs), ("num_workers", num_workers)):
+  for name, value in (("num_workers", num_workers), ("bs", bs)):
     if not isinstance(value, int) or value < 1:
       raise ValueError(f"`{name}` must be an integer above 0, got {value!r}.")
   if bs < num_workers:
