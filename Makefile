@@ -57,6 +57,7 @@ test-tpu: install
 
 soak: install browser
 	@$(PY) -m pytest -q -m "not tpu" $(PARALLEL) tests
+	@$(PY) -m tests.soak
 
 # Thousands of bad inputs; fails on a traceback, a hang or a file elsewhere.
 fuzz: install

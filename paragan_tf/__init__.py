@@ -14,6 +14,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 quiet.install()
 
 _API = {
+  "Config": "paragan_tf.api",
   "Estimator": "paragan_tf.api",
   "ScalingManager": "paragan_tf.api",
   "fashion_mnist": "paragan_tf.api",

@@ -1,6 +1,6 @@
 """Checks that the parts of an experiment are compatible, before it is built."""
 
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from paragan_tf import collectives
 from paragan_tf.game import class_losses
@@ -45,6 +45,15 @@ def check_nets(nets: Mapping[str, Net]) -> None:
         f"{type(net).__name__}: set `g/player.net` to a generator and "
         "`d/player.net` to a discriminator."
       )
+
+
+def check_seconds(max_seconds: Optional[float], estimator: Any) -> None:
+  """Raises an error if what trains cannot stop in time."""
+  if max_seconds is not None and estimator is not None:
+    raise ValueError(
+      f"`max_seconds` needs `--engine=strategy`, got {max_seconds}: "
+      "TPUEstimator stops after steps only; set `Run.num_steps`."
+    )
 
 
 def check_classes(penalties: Sequence[Penalty], who: str, d: Net) -> None:

@@ -1,5 +1,6 @@
 """Gin configs: loads, saves and compares them."""
 
+import hashlib
 import pathlib
 import re
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
@@ -25,13 +26,21 @@ _RENAMED = {
 # Parameters that older runs did not have, and the values they trained with.
 _ADDED = {
   "Asynchronous.cache_dtype": "'float32'",
+  "InputFn.label": "None",
+  "player.constraint": "None",
   "player.jit_compile": "False",
+  "player.rate_factor": "1.0",
+  "player.warm_up_steps": "0",
 }
 # What may change when a run is resumed: how long to train, how often to log and
 # save, what to measure, how far to read ahead, what to do about a broken file,
 # and how something is computed.
 _MAY_CHANGE = (
   "run.Run.",
+  "label_pool.LabelPool.",
+  "training.choose.",
+  "choose.",
+  "holding.Hold.",
   "experiment.Experiment.extractor",
   "experiment.Experiment.metrics",
   "experiment.Experiment.reference_dir",
@@ -165,21 +174,38 @@ def _value_before(name: str) -> str:
   return next(found, "(not set)")
 
 
-def check_resumable(old: Optional[str], new: str, model_dir: str) -> None:
+def check_resumable(
+  old: Optional[str], new: str, model_dir: str, ignored: Sequence[str] = ()
+) -> None:
   """Refuses to resume a run with another config than it was started with.
 
   Args:
     old: The config that is saved in `model_dir`, if any.
     new: That of this run.
     model_dir: For the message.
+    ignored: More prefixes of names that may differ.
   """
-  rows = differences(old, new, _MAY_CHANGE) if old else []
+  rows = differences(old, new, (*_MAY_CHANGE, *ignored)) if old else []
   if rows:
     listed = "; ".join(f"`{n}` was {old}, now {new}" for n, old, new in rows)
     raise ValueError(
       f"The run in '{model_dir}' has another config: {listed}. Give the old "
       "values or another `--model_dir`."
     )
+
+
+def fingerprint(ignored: Sequence[str] = ()) -> str:
+  """Returns a hash of the config that was read, without what may change.
+
+  Args:
+    ignored: More prefixes of names, in any scope, that do not count.
+  """
+  rows = sorted(
+    f"{name} = {value}"
+    for name, value in _bindings(gin.config_str()).items()
+    if not name.split("/")[-1].startswith((*_MAY_CHANGE, *ignored))
+  )
+  return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 def plain(error: Exception) -> str:

@@ -165,6 +165,23 @@ class Evaluation:
         only or self._metrics,
       )
 
+  def check(self, metric: str) -> None:
+    """Raises a `ValueError` with the reason if a metric cannot be measured."""
+    if self._choice.make is None:
+      note = self._choice.note or "set `experiment.Experiment.extractor`."
+      raise ValueError(f"`{metric}` cannot be measured: {note}")
+    if self._metrics is not None and metric not in self._metrics:
+      raise ValueError(
+        f"`{metric}` is not measured in this run: add it to "
+        f"`experiment.Experiment.metrics`, {tuple(self._metrics)}."
+      )
+    if (None, None) not in self._metric_suites:
+      self._metric_suites[None, None] = self._make_metric_suite(
+        None, None, None
+      )
+    suite, num_samples, labels = self._metric_suites[None, None]
+    suite.check([metric], num_samples, labels)
+
   @contextlib.contextmanager
   def _metric_sampler(self) -> Iterator[Sampler]:
     """Yields the sampler for metrics, with standing statistics if set."""

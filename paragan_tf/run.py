@@ -13,17 +13,26 @@ from typing import (
 
 import gin
 
-from paragan_tf import checks, config, facts, stopping, termination, trial
+from paragan_tf import (
+  checks,
+  config,
+  facts,
+  holding,
+  stopping,
+  termination,
+  trial,
+)
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import reading
-from paragan_tf.engine import loop, strategies
+from paragan_tf.engine import budget, loop, peers, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
 from paragan_tf.health import Health, RollBackError
-from paragan_tf.outputs import checkpoints, metrics, samples, stored
+from paragan_tf.outputs import checkpoints, metrics, records, samples, stored
 from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
 from paragan_tf.run_control import Control, Limits
+from paragan_tf.types import Entry
 from paragan_tf.watchdog import Watchdog
 
 
@@ -32,6 +41,7 @@ class InputError(Exception):
 
 
 _ARGUMENTS = ["experiment", "model_dir", "estimator", "callbacks", "notes"]
+_ARGUMENTS += ["changes", "make_again"]
 
 
 @gin.configurable(denylist=_ARGUMENTS)
@@ -46,8 +56,12 @@ class Run:
   Of several processes only the chief writes. With an `estimator`, that trains;
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
-  While the folder cannot be written, training goes on for `folder_timeout`
-  seconds; a `termination_watcher` returns why to stop, see `termination.py`.
+  A run ends after `num_steps`, `max_images` real ones, or `max_seconds` of
+  training, whichever comes first. While the folder cannot be written, training
+  goes on for `folder_timeout` seconds; a `termination_watcher` returns why to
+  stop, see `termination.py`. A process that does not answer for
+  `worker_timeout` seconds is lost. A `hold` compares the run with a plan; what
+  it has changed are `changes`, and `make_again` builds the run anew.
   """
 
   def __init__(
@@ -56,6 +70,8 @@ class Run:
     model_dir: str,
     estimator=None,
     num_steps: int = gin.REQUIRED,
+    max_images: Optional[int] = None,
+    max_seconds: Optional[float] = None,
     log_every: int = 20,
     sample_every: int = 500,
     save_every: int = 500,
@@ -68,6 +84,10 @@ class Run:
     notes: Optional[Mapping[str, str]] = None,
     folder_timeout: float = TIMEOUT,
     termination_watcher: Optional[termination.Watcher] = None,
+    worker_timeout: float = peers.TIMEOUT,
+    hold: Optional[holding.Hold] = None,
+    changes: holding.Changes = holding.Changes(),  # noqa: B008
+    make_again: Optional[Callable[[], "Run"]] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -79,8 +99,14 @@ class Run:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
-    self.num_steps = num_steps
+    self.num_steps = changes.extra_steps + budget.count_steps(
+      num_steps, max_images, experiment.images_per_step
+    )
+    self.seconds = budget.Seconds(max_seconds)
+    checks.check_seconds(max_seconds, estimator)
+    self._make_again = make_again
     self._processes = experiment.processes
+    self._processes.peers.set_timeout(worker_timeout)
     self._estimator = estimator
     self._log_every = log_every
     self._sample_every = sample_every
@@ -88,6 +114,14 @@ class Run:
     self._measure_every, self._best_by = measure_every, best_by
     self._intervals = [sample_every, save_every]
     self._intervals += [measure_every] if measure_every else []
+    self._held = holding.Held(
+      hold, changes, experiment, self.num_steps, intervals, self._note
+    )
+    if self._held.acts and make_again is None:
+      raise ValueError(
+        "`Hold.acts` needs a run that `tools.train` has made, with "
+        "`--engine=strategy`: set `holding.Hold.acts = False`."
+      )
     self._num_metric_samples = num_metric_samples
     self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
@@ -110,16 +144,28 @@ class Run:
     self._callbacks = Callbacks(callbacks)
     self.control = Control(
       self.folder,
-      self._state,
+      self._prepare_save,
       self._processes,
       experiment.step.cycle,
       self._callbacks,
-      Limits(folder_timeout, termination_watcher),
+      Limits(folder_timeout, termination_watcher, self.seconds),
     )
     self._is_started = False
-    self._config = config.operative(notes)
-    config.check_resumable(self.folder.read_config(), self._config, model_dir)
+    self._config = config.operative({**(notes or {}), **changes.note()})
+    holding.check_resumable(
+      self.folder.read_config(), self._config, model_dir, changes
+    )
     self._processes.check_chief(self.folder.check_lock)
+
+  def attach(self, stop: stopping.Stop) -> None:
+    """Lets signals stop the run."""
+    stop.at_exit(self.folder.close)
+    self.control.stop = stop
+
+  @property
+  def is_complete(self) -> bool:
+    """Whether nothing is left to train."""
+    return self.done >= self.num_steps or self.seconds.is_spent
 
   @property
   def done(self) -> int:
@@ -152,7 +198,7 @@ class Run:
 
     Where nothing is left to train, the input is not checked.
     """
-    if self.done < self.num_steps:
+    if not self.is_complete:
       odd = self._check_parts()
       for remark in [*odd, *self.experiment.input_remarks()]:
         self._print(f"Note: {remark}")
@@ -169,7 +215,7 @@ class Run:
     Returns:
       Whether it is complete; otherwise it was stopped, and saved.
     """
-    with self._processes.watching():
+    with self._processes.peers.watching():
       is_complete = self._train_and_finish(should_stop)
       self._processes.wait()
     self._processes.wait()  # Nobody watches any more: all may end.
@@ -178,16 +224,19 @@ class Run:
 
   def _train_and_finish(self, should_stop: Callable[[], bool]) -> bool:
     started_at = self.done
-    if started_at >= self.num_steps:
+    if self.is_complete:
       self._print(f"Already trained for {self.done} steps; raise `num_steps`.")
     elif started_at:
       self._print(f"Resuming at step {self.done} of {self.folder.path}.")
     num_replicas = self.experiment.strategy.num_replicas_in_sync
-    if started_at < self.num_steps and num_replicas > 1:
+    if not self.is_complete and num_replicas > 1:
       self._print(self.experiment.sync_summary())
     try:
       with self.control.watching():
         self.train(self.num_steps, should_stop)
+        while self._held.is_due(self.done) and not self._is_asked(should_stop):
+          self._build_again()
+          self.train(self.num_steps, should_stop)
     finally:
       self.close_progress()
     if self.done > started_at:
@@ -195,7 +244,7 @@ class Run:
       self.save()
       self.notify_end()
     self.control.stop.has_unsaved = False
-    is_complete = self.done >= self.num_steps and self._finish_or_stop()
+    is_complete = self.is_complete and self._finish_or_stop()
     if not is_complete:
       self._print(
         f"Stopped at step {self.done}; the same command resumes there."
@@ -220,9 +269,10 @@ class Run:
         f"'{self.folder.path}' would be overwritten."
       )
     self._record_start()
-    stops = [self._log_every, *self._intervals]
+    stops = self._held.stops = [self._log_every, *self._intervals]
     actions = [
       self._log,
+      loop.every(self._log_every, self._held.check),
       loop.every(self._sample_every, self._consolidate_and_sample),
       loop.every(self._save_every, self._start_save),
       lambda step, logs: self.control.saver.poll(),
@@ -231,9 +281,11 @@ class Run:
       actions.append(loop.every(self._measure_every, self._measure_and_keep))
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
-    pace = self.control.pace(should_stop, self._tick)
+    pace = self.control.pace(
+      lambda: should_stop() or self._held.is_due(self.done), self._tick
+    )
     self._health.begin(self.done, self.control.saver.last)
-    with self._processes.watching():
+    with self._processes.peers.watching():
       try:
         self._train_or_roll_back(until, stops, actions, pace)
       except reading.OP_ERRORS as e:
@@ -268,13 +320,47 @@ class Run:
 
   def save(self) -> None:
     """Saves a checkpoint, unless this step is saved, and waits for it."""
+    self._record_seconds()
     self.control.save(self.done)
+
+  def _prepare_save(self, step: int) -> Sequence[Entry]:
+    """Returns what a checkpoint keeps; all processes together."""
+    return [*self._state.prepare_save(step), *self._held.entries(step)]
+
+  def _is_asked(self, should_stop: Callable[[], bool]) -> bool:
+    """Returns whether any process was asked to stop; all must call it."""
+    stop = self.control.stop
+    return self._processes.any(should_stop() or stop.is_requested())
+
+  def _build_again(self) -> None:
+    """Saves, and becomes the run that resumes there with the changes."""
+    self.save()
+    self.close_progress()
+    self.folder.close()
+    assert self._make_again is not None
+    stop = self.control.stop
+    for name in ("experiment", "control", "_state", "_inner", "_held"):
+      setattr(self, name, None)  # Frees its memory first.
+    vars(self).update(vars(self._make_again()))
+    self.control.stop = stop
+    self.open()
+
+  def _note(self, text: str) -> None:
+    self.folder.note(self.done, text)
+    if self._progress is not None:
+      self._progress.note(text)
 
   def _start_save(self, step: int, logs: loop.Logs) -> None:
     """Saves a checkpoint while training goes on."""
     del step, logs
     if self._health.may_save:
+      self._record_seconds()
       self.control.saver.start(self.done)
+
+  def _record_seconds(self) -> None:
+    """Records what is used of the budget, for those who resume here."""
+    if self.seconds.limit is not None and self.done % self._log_every:
+      self.folder.log(self.done, {budget.SECONDS: self.seconds.used})
 
   def _tick(self, step: int) -> None:
     if self._progress is not None:
@@ -333,12 +419,14 @@ class Run:
     self.control.saver.restored(newest)
     if newest is not None:
       stored.restore(newest, self._state.entries)
-    if not self._processes.same(self.done):
-      raise ValueError(
-        f"`model_dir` must be one folder that all processes share, got "
-        f"'{self.folder.path}': others are not at step {self.done} there."
-      )
-    self.experiment.consolidate()
+      self.seconds.resume(records.read(self.folder.path), self.done)
+    with self._processes.peers.watching():
+      if not self._processes.same(self.done):
+        raise ValueError(
+          f"`model_dir` must be one folder that all processes share, got "
+          f"'{self.folder.path}': others are not at step {self.done} there."
+        )
+      self.experiment.consolidate()
 
   def finish(
     self, num_samples: Optional[int] = None
@@ -405,6 +493,8 @@ class Run:
   def _log(self, step: int, logs: loop.Logs) -> None:
     logs = {**logs, **self.experiment.input_fn.meter()}
     logs = self._health.follow(step, logs, self.control.saver.last)
+    if self.seconds.limit is not None:
+      logs[budget.SECONDS] = self.seconds.used
     self._logs = logs
     if step % self._log_every:
       return

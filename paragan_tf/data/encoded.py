@@ -85,6 +85,12 @@ class EncodedImages:
       ordinal=ordinal,
     )
 
+  def without_other_files(self) -> "EncodedImages":
+    """Returns the same images, and only the files that they are in."""
+    used, path_index = np.unique(self.path_index, return_inverse=True)
+    paths = tuple(self.paths[i] for i in used)
+    return dataclasses.replace(self, paths=paths, path_index=path_index)
+
   def with_labels(self, labels: np.ndarray) -> "EncodedImages":
     """Returns the same images with other labels."""
     return dataclasses.replace(self, labels=labels)

@@ -31,7 +31,8 @@ def check(
     python: Whether the pipeline may call Python.
   """
   count = input_fn.num_images
-  if count is not None and count < images_per_step:
+  label = getattr(input_fn, "label", None)
+  if label is None and count is not None and count < images_per_step:
     raise ValueError(
       f"'{input_fn.name}' must have as many images as one step takes, "
       f"{images_per_step}, got {count}: lower `Experiment.batch_size`, or keep "
@@ -140,6 +141,17 @@ def check_labels(name: str, labels: np.ndarray, num_classes: int) -> None:
       f"Labels of '{name}' must be from 0 to {num_classes - 1}, got {low} to "
       f"{high}: count classes from 0, or fix `num_classes`."
     )
+
+
+def describe_repeats(input_fn: Any, images_per_step: int) -> List[str]:
+  """Returns a remark if a label has fewer images than a step takes."""
+  label, count = getattr(input_fn, "label", None), input_fn.num_images
+  if label is None or count >= images_per_step:
+    return []
+  return [
+    f"'{input_fn.source.label_names[0]}' has {count} images and a step takes "
+    f"{images_per_step}: they repeat."
+  ]
 
 
 def remarks(input_fn: Any) -> List[str]:

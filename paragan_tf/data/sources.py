@@ -8,9 +8,20 @@ tfrecord:PATTERN  TFRecords, or their manifest.json
 tfds:NAME         a set of tensorflow-datasets
 """
 
+import contextlib
 import importlib.resources
 import os
-from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterator,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import gin
 import numpy as np
@@ -75,6 +86,32 @@ class Source(NamedTuple):
     return len(self.heldout.pixels)
 
 
+# Sources that are loaded once, while `keep` is open.
+_kept: Optional[Dict[Any, Source]] = None
+
+
+@contextlib.contextmanager
+def keep() -> Iterator[None]:
+  """Loads each source once, for a process that reads it again and again."""
+  global _kept
+  _kept = {}
+  try:
+    yield
+  finally:
+    _kept = None
+
+
+def load(source: Union[str, Callable[[], Source]]) -> Source:
+  """Returns what a text or a function names."""
+  key = source if isinstance(source, str) else getattr(source, "__name__", "")
+  if _kept is not None and key in _kept:
+    return _kept[key]
+  found = from_text(source) if isinstance(source, str) else source()
+  if _kept is not None:
+    _kept[key] = found
+  return found
+
+
 def from_text(text: str) -> Source:
   """Returns the source that a text like 'folder:PATH' names."""
   kind, _, rest = text.partition(":")
@@ -85,15 +122,17 @@ def from_text(text: str) -> Source:
   return make(rest) if rest else make()
 
 
-def select_classes(source: Source, labels: Sequence[Union[str, int]]) -> Source:
-  """Returns the images of some classes, renumbered."""
+def select_classes(
+  source: Source, labels: Sequence[Union[str, int]], name: str = "only_labels"
+) -> Source:
+  """Returns the images of some classes, renumbered; `name` is for errors."""
   names = source.label_names
   known: Dict[Union[str, int], int] = {i: i for i in range(len(names))}
   known.update({name: i for i, name in enumerate(names)})
   ids = [known.get(label, -1) for label in labels]
   if not ids or -1 in ids:
     raise ValueError(
-      f"`only_labels` must be names or numbers of classes of '{source.name}', "
+      f"`{name}` must be names or numbers of classes of '{source.name}', "
       f"{list(names)[:20]}, got {list(labels)}."
     )
   new = np.full(len(names), -1, np.int32)
@@ -102,11 +141,13 @@ def select_classes(source: Source, labels: Sequence[Union[str, int]]) -> Source:
   def select(images):
     if images.labels is None:
       raise ValueError(
-        f"`only_labels` needs the labels of '{source.name}' beforehand, and "
-        "they are inside of its records: `python -m tools.make_tfrecords` "
-        "writes an index that has them."
+        f"`{name}` needs the labels of '{source.name}' beforehand, and "
+        "they are inside of its records: `python -m tools.make_tfrecords "
+        "--by_label` writes an index that has them, and files of their own."
       )
     kept = images.select(np.flatnonzero(new[images.labels] >= 0))
+    if isinstance(kept, EncodedImages):
+      kept = kept.without_other_files()
     return kept.with_labels(new[kept.labels])
 
   return source._replace(

@@ -62,9 +62,15 @@ class Step(tf.Module):
     count: Optional[tf.Variable] = None,
     placement: Optional[Placement] = None,
     augment: Optional[Augment] = None,
+    noise_seed: Optional[tf.Variable] = None,
   ):
     super().__init__(name="step")
-    self.game = Game({"g": g, "d": d}, loss_fn, augment, seed)
+    self.game = Game(
+      {"g": g, "d": d},
+      loss_fn,
+      augment,
+      seed if noise_seed is None else noise_seed,
+    )
     self.schedule = schedule
     self.ema = ema
     self.placement = placement or CoLocated(schedule)
@@ -84,6 +90,11 @@ class Step(tf.Module):
       if player.loss_scale is not None:
         player.loss_scale.init()
     ema.follow(g.weights, g.base)
+
+  def assign(self, other: "Step") -> None:
+    """Takes over all values of a step that is made alike."""
+    for variable, value in zip(self.variables, other.variables):
+      variable.assign(value)
 
   @property
   def players(self) -> Mapping[str, Player]:

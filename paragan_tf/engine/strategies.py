@@ -91,6 +91,15 @@ def choose(options: Optional[DeviceOptions] = None) -> Choice:
   return _one_process(options.num_cpu_replicas)
 
 
+def choose_none() -> tf.distribute.Strategy:
+  """Returns TensorFlow's default strategy: one replica, which is alone.
+
+  It reads no address of other processes, and has nothing to send to them.
+  """
+  _keep_freed_memory()
+  return tf.distribute.get_strategy()
+
+
 def for_estimator(options: DeviceOptions) -> Choice:
   """Returns the strategy of the host that TPUEstimator's program runs on."""
   processes = cluster.from_environment()

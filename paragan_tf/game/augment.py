@@ -23,7 +23,7 @@ class Draw(NamedTuple):
   """Draws the random numbers of a transform, one for each image."""
 
   num: int
-  seed: int
+  seed: Union[int, tf.Tensor]
   step: tf.Tensor
   purpose: str
 

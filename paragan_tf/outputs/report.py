@@ -17,6 +17,7 @@ from paragan_tf.outputs import (
   embedded,
   environment,
   html_parts,
+  label_section,
   protocols,
   records,
   run_history,
@@ -59,6 +60,8 @@ def write(model_dir: str, failure: str = "") -> str:
     html_parts.make_section("Samples", _make_samples(history)),
     _make_interpolation(model_dir),
     html_parts.make_section("Metrics", _make_metrics(history, failure)),
+    label_section.make(model_dir),
+    _make_notes(history),
     charts.make_section("Curves", [history], _make_charts(history)),
     html_parts.make_section("Config", _make_config(history)),
     html_parts.make_section("Environment", _make_environment(history)),
@@ -90,6 +93,14 @@ def _make_header(history: RunHistory) -> str:
 def _make_samples(history: RunHistory) -> str:
   slider = embedded.make_slider(history.grids)
   return slider or html_parts.make_paragraph("No samples yet.")
+
+
+def _make_notes(history: RunHistory) -> str:
+  """Returns the section of what was not as planned, if anything."""
+  if not history.notes:
+    return ""
+  notes = html_parts.make_list(history.notes)
+  return html_parts.make_section("Plan", html_parts.make_card(notes))
 
 
 def _make_interpolation(model_dir: str) -> str:

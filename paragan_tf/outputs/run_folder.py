@@ -137,6 +137,12 @@ class RunFolder:
     if records is not None:
       self._outbox.write(lambda: records.write(step, scalars))
 
+  def note(self, step: int, text: str) -> None:
+    """Records a line of words."""
+    records = self._records
+    if records is not None:
+      self._outbox.write(lambda: records.note(step, text))
+
   def record_metrics(
     self, step: int, values: Sequence[Mapping[str, Any]]
   ) -> None:
