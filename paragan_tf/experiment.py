@@ -28,6 +28,7 @@ from paragan_tf.game.ema import Ema
 from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
+from paragan_tf.game.rate_scaling import scale_rate
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
 from paragan_tf.nets import layout_pass
@@ -55,6 +56,8 @@ def player(
   precision: str = "float32",
   jit_compile: bool = False,
   constraint: Optional[Constraint] = None,
+  rate_factor: float = 1.0,
+  warm_up_steps: int = 0,
 ) -> Player:
   """Makes one player, G or D by the gin scope `g/` or `d/`.
 
@@ -62,6 +65,8 @@ def player(
   `float16` with a loss scale, or `auto`, the fastest precision of the hardware
   that trains well. With `jit_compile`, XLA compiles the computation of the
   player's gradients, on CPUs and GPUs; on a TPU, all of the step is compiled.
+  The learning rate is multiplied by `rate_factor`, and rises from 0 to that in
+  `warm_up_steps` updates.
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
@@ -71,7 +76,7 @@ def player(
   checks.check_precision(precision)
   return Player(
     in_precision(net(spec=spec, seed=seed, name=name), precision),
-    optimizer(name=f"{name}_optimizer"),
+    scale_rate(optimizer(name=f"{name}_optimizer"), rate_factor, warm_up_steps),
     exchange(name=f"{name}_exchange"),
     clip_norm,
     regularizer,
@@ -150,7 +155,7 @@ class Experiment:
     self._ema = ema
     self._seed = seed
     self._inner_loop: Optional[loop.InnerLoop] = None
-    self._is_restarted = False
+    self._is_restarted, self._traced_rate_scale = False, 1.0
     with strategies.scope(strategy):
       self.step = self.make_step()
       self._mean_g = self._make_mean_g()
@@ -178,6 +183,7 @@ class Experiment:
     self.input_fn = self._make_input()
     with strategies.scope(self.strategy):
       self.step.assign(self.make_step())
+    self.step.rate_scale = 1.0
     self.evaluation = self._evaluate(self.sampler, self.input_fn)
     self._is_restarted = True
 
@@ -196,6 +202,7 @@ class Experiment:
       count: The variable that counts the steps, if there is one already.
     """
     g, d = self._player("g", "g"), self._player("d", "d")
+    checks.check_nets({"g": g.net, "d": d.net})
     if d.loss_scale and not g.loss_scale:  # G's gradients come through D.
       with gin.config_scope("g"):
         g = g._replace(loss_scale=LossScale(name="g_loss_scale"))
@@ -295,15 +302,18 @@ class Experiment:
       truncation=self.sampler.truncation,
     )
 
-  def check_input(self) -> None:
-    """Raises a `ValueError` if the input cannot be trained on."""
+  def check_input(self) -> List[str]:
+    """Raises a `ValueError` if the input cannot be trained on.
+
+    Returns what looks odd in its first batch.
+    """
     num = self._schedule.num_shards(self.strategy.num_replicas_in_sync)
-    preflight.check(
-      self.input_fn, self.images_per_step, num, self._python_input
+    return preflight.check(
+      self.input_fn, self.images_per_step, num, self.python_input
     )
 
   @property
-  def _python_input(self) -> bool:
+  def python_input(self) -> bool:
     """Whether input pipelines may call Python: hosts of a TPU cannot."""
     return not isinstance(self.strategy, tf.distribute.TPUStrategy)
 
@@ -342,7 +352,7 @@ class Experiment:
           num_shards=num_shards,
           shards=[self._schedule.shard(replica) for replica in replicas],
           start_step=start_step,
-          python=self._python_input,
+          python=self.python_input,
           control=control,
         )
       )
@@ -354,9 +364,11 @@ class Experiment:
     control = self.input_fn.make_control(start_step, self.images_per_step)
     follow = control.update if control else lambda step, logs: None
     iterator = strategies.iterate(self.dataset(start_step, control))
-    if self._is_restarted and self._inner_loop is not None:
+    is_traced = self._traced_rate_scale == self.step.rate_scale
+    if self._is_restarted and is_traced and self._inner_loop is not None:
       self._inner_loop.restart(iterator, start_step, follow)
       return self._inner_loop
+    self._traced_rate_scale = self.step.rate_scale
     self._inner_loop = loop.InnerLoop(
       self.strategy,
       self.step,

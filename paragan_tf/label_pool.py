@@ -124,6 +124,10 @@ class LabelPool:
       f"folder    {self.model_dir}"
     )
 
+  def rehearse(self) -> None:
+    """Checks the input, and writes nothing."""
+    preflight.check(self._input_fn, images_per_step=1)
+
   def open(self) -> None:
     """Checks the input, makes the folder, saves the config."""
     preflight.check(self._input_fn, images_per_step=1)

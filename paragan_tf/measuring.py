@@ -14,9 +14,8 @@ import re
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import gin
-import numpy as np
 
-from paragan_tf import trained
+from paragan_tf import array_files, trained
 from paragan_tf.data import index_files
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine.sampling import Sampler
@@ -111,6 +110,8 @@ class RunMeter:
     with index_files.reading_from(self._model_dir):
       input_fn = gin.get_configurable(InputFn)()
     choices = gin.get_bindings(Experiment)
+    if request.extractor is None:
+      _check_saved_extractor(choices.get("extractor"), self._model_dir)
     evaluation = Evaluation(
       _make_sampler(generator, request.truncation),
       input_fn,
@@ -223,10 +224,22 @@ def _has_statistics(path: str) -> bool:
   if not os.path.exists(path):
     raise ValueError(f"There is no file '{path}': give another `--reference`.")
   try:
-    with np.load(path) as file:
-      return {"mu", "sigma"} <= set(file.files)
-  except (ValueError, OSError):
+    return {"mu", "sigma"} <= set(array_files.read(path))
+  except ValueError:
     return False
+
+
+def _check_saved_extractor(choice: Any, model_dir: str) -> None:
+  """Refuses a network that only the config of a run names.
+
+  A run may come from elsewhere, and such networks are programs.
+  """
+  if isinstance(choice, str) and choice.startswith(extractors.PROGRAMS):
+    raise ValueError(
+      f"`--extractor` must be given, as the config of '{model_dir}' names "
+      f"'{choice}', and a network of that kind can run code: if you trust it, "
+      f"add `--extractor={choice}`."
+    )
 
 
 def _query_run() -> Any:

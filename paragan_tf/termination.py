@@ -1,7 +1,9 @@
 """Notices that a machine is about to go: a run then saves and stops in time.
 
-    Run.termination_watcher = @termination.gce
-    Run.termination_watcher = @termination.file
+    from paragan_tf import termination
+    run.Run.termination_watcher = @termination.gce
+    # or
+    run.Run.termination_watcher = @termination.file
     termination.file.path = '/run/preempted'
 
 A watcher is any function without arguments that returns why to stop, or `None`.
@@ -23,7 +25,7 @@ _TIMEOUT = 2.0
 _QUIET = ("NONE", "FALSE", "")
 
 
-@gin.register(module="termination")
+@gin.register
 def gce() -> Optional[str]:
   """Returns what Compute Engine announces: maintenance, or preemption."""
   host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
@@ -42,7 +44,7 @@ def gce() -> Optional[str]:
   return None
 
 
-@gin.register(module="termination")
+@gin.register
 def file(path: str = gin.REQUIRED) -> Optional[str]:
   """Returns a reason as soon as there is a file."""
   return f"file '{path}'" if os.path.exists(path) else None

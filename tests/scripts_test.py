@@ -47,7 +47,7 @@ class ScriptsTest(parameterized.TestCase):
     lock = "tensorflow==2.15.1\n    # via x\ntensorflow-gan==2.1.0\n"
     (self.folder / "requirements.lock").write_text(lock)
 
-  def calls(self, kind, programs, per_label=False, **variables):
+  def calls(self, kind, programs, code=0, per_label=False, **variables):
     """Runs a script; returns the arguments that the stand-ins were given."""
     for name, text in programs.items():
       (self.folder / name).write_text(text)
@@ -61,7 +61,7 @@ class ScriptsTest(parameterized.TestCase):
       text=True,
       check=False,
     )
-    self.assertEqual((process.returncode, process.stderr), (0, ""))
+    self.assertEqual((process.returncode, process.stderr), (code, ""))
     calls = [json.loads(line) for line in process.stdout.splitlines()]
     return [[pathlib.Path(name).name, *rest] for name, *rest in calls]
 
@@ -83,6 +83,14 @@ class ScriptsTest(parameterized.TestCase):
     self.assertEqual(call[0], "srun")
     self.assertIn("--kill-on-bad-exit=1", call[:at])
     self.assertEqual(call[at + 1 :], ["-m", "paragan_tf", "train", *FLAGS])
+
+  @parameterized.parameters((75, True), (130, True), (2, False), (1, False))
+  def test_slurm_starts_again_what_was_stopped(self, code, is_queued):
+    programs = {"srun": f"{STAND_IN}\nsys.exit({code})\n", "scontrol": STAND_IN}
+    calls = self.calls("slurm", programs, code, SLURM_JOB_ID="7")
+    self.assertEqual(
+      calls[1:], [["scontrol", "requeue", "7"]] if is_queued else []
+    )
 
   @parameterized.named_parameters(
     ("one_host", "tpu-vm-tf-2.15.1-pjrt", "all", "local"),

@@ -16,6 +16,7 @@ from tools.suites import (
   layout,
   per_label,
   rehearsal,
+  scaling,
   step,
   wire,
 )
@@ -32,6 +33,7 @@ SUITES: Dict[str, Suite] = {
   "layout": layout.run,
   "per_label": per_label.run,
   "rehearsal": rehearsal.run,
+  "scaling": scaling.run,
   "wire": wire.run,
 }
 

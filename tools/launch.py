@@ -99,7 +99,7 @@ def main():
 
 def enter_fence(train_flags: Sequence[str]) -> bool:
   """Fences the workers off as `--fence` says; returns whether they are."""
-  if _FENCE.value == "off":
+  if _FENCE.value == "off" or _NUM_WORKERS.value < 2:
     return False
   remote = [flag for flag in train_flags if "://" in flag]
   if _FENCE.value == "auto" and remote:
@@ -356,4 +356,4 @@ def _find_free_ports(count: int) -> List[int]:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run_with_words(lambda words: main())

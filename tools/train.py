@@ -8,7 +8,7 @@ import sys
 from absl import flags
 
 from paragan_tf import stopping
-from tools import cli
+from tools import cli, gin_flags
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -59,7 +59,19 @@ _LABEL_SHARD = flags.DEFINE_string(
 def main():
   """Reads the flags and trains."""
   stop = cli.exit_on_error(lambda: stopping.Stop(_GRACE_SECONDS.value))
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.training")
+  try:
+    _run(module, stop)
+  except module.FAILED as e:
+    cli.fail(str(e), 1)
+  except module.ERRORS as e:
+    cli.fail(str(e))
+  except module.AGAIN as e:
+    cli.fail(str(e), stopping.EXIT_AGAIN)
+
+
+def _run(module, stop: stopping.Stop) -> None:
   run = cli.exit_on_error(
     lambda: module.prepare(
       _GIN_FILE.value,
@@ -78,6 +90,7 @@ def main():
     )
   )
   if _DRY_RUN.value:
+    cli.exit_on_error(run.rehearse)
     print(run.summary())
     return
   run.attach(stop)
@@ -85,12 +98,6 @@ def main():
     cli.exit_on_error(run.open)
     stop.begin()
     is_complete = run()
-  except module.FAILED as e:
-    cli.fail(str(e), 1)
-  except module.ERRORS as e:
-    cli.fail(str(e))
-  except module.AGAIN as e:
-    cli.fail(str(e), stopping.EXIT_AGAIN)
   finally:
     run.folder.close()
   if not is_complete:

@@ -136,6 +136,11 @@ class InputFn(TimedInput):
     )
 
   @property
+  def drops_labels(self) -> bool:
+    """Whether the source has classes that nobody asked for."""
+    return not self.conditional and len(self.source.label_names) > 1
+
+  @property
   def train_set(self) -> Union[InMemorySet, Stream]:
     """The training images: in memory, or a stream of files."""
     return self._train

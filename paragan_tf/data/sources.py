@@ -32,7 +32,7 @@ from paragan_tf.data.encoded import EncodedImages
 from paragan_tf.data.folder import list_images
 from paragan_tf.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
 
-_NUM_HELDOUT = 2000
+_NUM_HELDOUT, _MAX_CLASSES = 2000, 1_000_000
 
 
 class Images(NamedTuple):
@@ -204,19 +204,23 @@ def folder(
   channels: int = 3,
   broken: str = "refuse",
   num_heldout: Optional[int] = None,
+  decode: Optional[bool] = None,
 ) -> Source:
   """Returns the images of a folder; names of sub-folders are their labels.
 
   Args:
     path: The folder.
     channels: 3 for color, 1 for gray.
-    broken: What to do with broken files: "refuse" or "skip" them. To also skip
-      files that are damaged in the middle, "skip" decodes all files at every
-      start; if that takes too long, use `tools.make_tfrecords` once.
+    broken: What to do with broken files: "refuse" or "skip" them.
     num_heldout: Number of random images to hold out; by default a fifth, at
       most 2,000.
+    decode: Whether to decode all files at every start, which also finds those
+      that are damaged in the middle or end early; by default if they are
+      skipped. If it takes too long, use `tools.make_tfrecords` once.
   """
-  listing = list_images(path, broken, decode=broken == "skip")
+  _check_channels(channels)
+  decode = broken == "skip" if decode is None else decode
+  listing = list_images(path, broken, decode)
   n = len(listing.files)
   images = EncodedImages(
     paths=listing.files,
@@ -253,6 +257,7 @@ def tfrecord(
     label_key: The feature of the class id; by default that of the manifest, or
       "label".
   """
+  _check_channels(channels)
   index = shards.find(pattern)
   features = shards.Features(
     image_key or index.features.image, label_key or index.features.label
@@ -261,6 +266,10 @@ def tfrecord(
     index = index._replace(labels=None)
   index = index._replace(features=features)
   names = index.label_names
+  if not 0 <= (num_classes or 0) <= _MAX_CLASSES:
+    raise ValueError(
+      f"`num_classes` must be from 0 to {_MAX_CLASSES:,}, got {num_classes}."
+    )
   if not names:
     names = tuple(str(i) for i in range(num_classes or 0))
   images = _encoded_images(index, channels, bool(names))
@@ -351,6 +360,11 @@ def _number_records(index: shards.Index) -> Optional[np.ndarray]:
   if not np.all(is_next | (np.diff(index.shard) != 0)):
     return None
   return np.arange(len(index.shard))
+
+
+def _check_channels(channels: int) -> None:
+  if channels not in (1, 3):
+    raise ValueError(f"`channels` must be 1 or 3, got {channels}.")
 
 
 def _sample_rows(n: int, count: int) -> np.ndarray:

@@ -208,7 +208,7 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     self._make_logs = make_logs
     self._max_iterations = max_iterations
     self._follow = follow
-    self._pace = pace or Pace()
+    self._pace = pace
     self._between = between
     self._last_step, self._last_time = start_step, 0.0
     self._looked_at = self._called_at = 0.0
@@ -233,7 +233,7 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
         f"step {self._start_step}: run the same command again."
       )
     self._load_log_step(session)
-    self._last_time = time.perf_counter()
+    self._last_time = self._looked_at = time.perf_counter()
 
   def _load_log_step(self, session) -> None:
     """Lets the next stop's step compute norms, which are of that step only."""
@@ -247,7 +247,9 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     """
     if self._iterations is not None:
       until = self._next_stop(self.step)
-      num_steps = self._pace.steps(self.step, until)
+      num_steps = until - self.step
+      if self._pace is not None:
+        num_steps = self._pace.steps(self.step, until)
       num_steps = min(num_steps, self._max_iterations)
       self._iterations.load(num_steps, run_context.session)
     self._called_at = time.perf_counter()
@@ -260,7 +262,8 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     now = time.perf_counter()
     # The first call compiles.
     seconds = now - self._called_at if before > self._start_step else None
-    self._pace.measured(self.step - before, seconds)
+    if self._pace is not None:
+      self._pace.measured(self.step - before, seconds)
     if self.step < self._next_stop(before):
       if now - self._looked_at > SECONDS:
         self._looked_at = now

@@ -171,6 +171,12 @@ class InnerLoop:
     self._follow(self._num_done, logs)
     return logs
 
+  def trace(self) -> None:
+    """Traces the first program that a run would call, and does not run it."""
+    phases, repeats = self._plan(1)[0]
+    arguments = tf.constant(repeats), phases, tf.constant(True)
+    self._run.get_concrete_function(self._iterator, *arguments)
+
   def _reset(self) -> None:
     self._waits, self._seconds, self._num_summed = np.zeros([2]), 0.0, 0
 

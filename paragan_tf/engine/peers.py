@@ -9,6 +9,7 @@ wait are ended here.
 """
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ import tensorflow as tf
 from paragan_tf import tf_private
 
 TIMEOUT = 30.0
+_EXIT_AGAIN = 75  # As in `stopping.py`.
 # What operations raise that wait for another process when that is lost.
 _LOST = (
   tf.errors.AbortedError,
@@ -41,20 +43,23 @@ class Peers:
   Args:
     addresses: Of all processes, by index.
     index: Of this one.
-    timeout: Seconds after which one that does not answer is lost.
   """
 
-  def __init__(
-    self, addresses: Sequence[str], index: int, timeout: float = TIMEOUT
-  ):
-    if timeout <= 0:
-      raise ValueError(f"`worker_timeout` must be above 0, got {timeout:g}.")
+  def __init__(self, addresses: Sequence[str], index: int):
     self._addresses = addresses
     self._others = [i for i in range(len(addresses)) if i != index]
-    self._timeout = timeout
+    self._timeout = TIMEOUT
     self._depth = 0
     self._end = threading.Event()
     self._lost: Optional[str] = None
+
+  def set_timeout(self, seconds: float) -> None:
+    """Sets after which time one that does not answer is lost."""
+    if seconds <= 0:
+      raise ValueError(
+        f"`Run.worker_timeout` must be above 0, got {seconds:g}."
+      )
+    self._timeout = seconds
 
   @contextlib.contextmanager
   def watching(self) -> Iterator[None]:
@@ -93,6 +98,8 @@ class Peers:
         self._lost = self._name(lost)
         _say(self._lost)
         tf_private.abort_collectives(self._lost)
+        if not end.wait(self._timeout):  # Something waits all the same.
+          os._exit(_EXIT_AGAIN)
         return
 
   def _find_lost(self) -> List[int]:

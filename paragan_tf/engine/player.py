@@ -13,6 +13,7 @@ from typing import (
 
 import tensorflow as tf
 
+from paragan_tf.engine import finite as finite_numbers
 from paragan_tf.game.constraints import Constraint
 from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Optimizer
@@ -98,7 +99,7 @@ class Player(NamedTuple):
     The scale adapts where the player is trained.
     """
     if self.loss_scale is None:
-      return grads, True
+      return grads, finite_numbers.are_finite(grads)
     grads, finite = self.loss_scale.unscale(grads)
     if self.exchange.shares_gradients or trains is not False:
       self.loss_scale.update(finite)

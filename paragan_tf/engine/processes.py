@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives
-from paragan_tf.engine.peers import TIMEOUT, Peers
+from paragan_tf.engine.peers import Peers
 
 
 class Processes:
@@ -22,12 +22,10 @@ class Processes:
     count: Number of processes.
     num_local_replicas: Number of replicas in each process.
     is_chief: Whether this process writes.
-    watching: Makes a context in which a process that is lost is an error.
+    peers: The other ones, to see whether they live.
   """
 
-  def __init__(
-    self, strategy: tf.distribute.Strategy, worker_timeout: float = TIMEOUT
-  ):
+  def __init__(self, strategy: tf.distribute.Strategy):
     self._strategy = strategy
     several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     resolver = strategy.cluster_resolver if several else None
@@ -36,8 +34,7 @@ class Processes:
     self.num_local_replicas = strategy.num_replicas_in_sync // self.count
     self.is_chief = self.index == 0
     self._traced_mean = tf.function(self.mean, autograph=False)
-    self._peers = Peers(_list_addresses(resolver), self.index, worker_timeout)
-    self.watching = self._peers.watching
+    self.peers = Peers(_list_addresses(resolver), self.index)
 
   def mean(self, value: tf.Tensor) -> tf.Tensor:
     """Returns the mean over all processes. Traced, cross-replica context."""

@@ -276,6 +276,7 @@ class Ada(Augment):
     (r,) = collectives.mean([tf.reduce_mean(signs)], weights)
     num_images = real_logits.shape[0] * num_playing
     p = self.p + num_images / self.speed * tf.sign(r - self.target)
+    p = tf.where(tf.math.is_finite(p), p, self.p)
     self.p.assign(tf.clip_by_value(p, 0.0, 1.0))
 
 

@@ -254,7 +254,9 @@ class LeCam(Penalty):
     (means,) = collectives.mean([means], weights)
     for average, mean in zip((self.real, self.fake), tf.unstack(means)):
       updated = self.decay * average + (1.0 - self.decay) * mean
-      average.assign(tf.where(step < self.start_step, mean, updated))
+      updated = tf.where(step < self.start_step, mean, updated)
+      # Of a step with numbers that are not finite, nothing is kept.
+      average.assign(tf.where(tf.math.is_finite(updated), updated, average))
 
 
 @gin.register

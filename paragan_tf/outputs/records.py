@@ -10,6 +10,7 @@
 One process of a run writes; any process may `read` at the same time.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -26,7 +27,7 @@ from paragan_tf.outputs import commit
 
 FILE, _STARTS = "metrics.jsonl", "starts.jsonl"
 EVALUATIONS = "evaluations.jsonl"  # Of processes beside the run.
-_RESERVED = ("step", "seconds", "metrics")
+_RESERVED = ("step", "seconds", "metrics", "note")
 _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
 
@@ -165,6 +166,10 @@ class Records:
     clock = {} if seconds is None else {"seconds": seconds}
     self._append(step, {**clock, "metrics": entries})
 
+  def note(self, step: int, text: str) -> None:
+    """Writes a line of words, for people."""
+    self._append(step, {"note": text})
+
   def start(self, step: int, facts: Mapping[str, Any]) -> None:
     """Writes what the run starts, or resumes, with."""
     self._append(step, _to_json(facts), _STARTS)
@@ -182,7 +187,9 @@ class Records:
   def close(self) -> None:
     """Closes the event files; a later write opens new ones."""
     for events in self._events.values():
-      events.close()
+      # Each event was flushed; all values are in metrics.jsonl, too.
+      with contextlib.suppress(tf.errors.OpError):
+        events.close()
     self._events.clear()
 
   def _reset(self, file: str, lines: list[dict[str, Any]]) -> None:
