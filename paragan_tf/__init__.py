@@ -19,6 +19,7 @@ _API = {
   "ScalingManager": "paragan_tf.api",
   "fashion_mnist": "paragan_tf.api",
   "load": "paragan_tf.trained",
+  "allow_gin_imports": "paragan_tf.gin_imports",
   "DeviceOptions": "paragan_tf.engine.strategies",
 }
 

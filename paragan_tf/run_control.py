@@ -18,6 +18,7 @@ from typing import (
 
 from paragan_tf import stopping, termination
 from paragan_tf.callbacks import Callbacks
+from paragan_tf.engine.budget import Seconds
 from paragan_tf.engine.pace import Pace
 from paragan_tf.engine.processes import Processes
 from paragan_tf.outputs.run_folder import RunFolder
@@ -31,10 +32,12 @@ class Limits(NamedTuple):
   Attributes:
     folder_timeout: Seconds for which training goes on without its folder.
     watcher: Returns why to stop, or `None`.
+    seconds: Of training, if they are limited.
   """
 
   folder_timeout: float
   watcher: Optional[termination.Watcher] = None
+  seconds: Optional[Seconds] = None
 
 
 class Control:
@@ -58,6 +61,7 @@ class Control:
     self._processes = processes
     self._cycle = cycle
     self._watcher = limits.watcher
+    self._seconds = limits.seconds
     self.saver = Saver(
       folder.checkpoints,
       prepare_save,
@@ -90,6 +94,7 @@ class Control:
       self._processes.mean_of,
       self.interruptible,
       on_tick,
+      budget=self._seconds,
     )
 
   def interruptible(self) -> ContextManager[None]:

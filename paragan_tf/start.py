@@ -39,6 +39,8 @@ def prepare(
     device_options: Which devices to train on.
     engine: `strategy` or `tpu_estimator`.
   """
+  if not model_dir:
+    raise ValueError("`--model_dir` must be a folder, got none: name one.")
   by_estimator = engine == "tpu_estimator"
   if by_estimator:
     estimators.check_exists()
@@ -75,7 +77,5 @@ def prepare(
 
   try:
     return make()
-  except PeerError as e:
-    raise ValueError(str(e)) from e
   except config.WRONG as e:
     raise ValueError(config.sentence(e)) from e

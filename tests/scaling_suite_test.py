@@ -213,16 +213,14 @@ class SidesTest(tf.test.TestCase):
     workers = [
       Worker(
         f"worker {i}",
-        functools.partial(sides.ExchangeWorker, 2),
+        sides.ExchangeWorker,
         {**environment, **sides.ONE_THREAD},
       )
       for i, environment in enumerate(environments)
     ]
     with close_all(workers):
       for name in ("all_reduce", "gather"):
-        for seconds, used in call_all(workers, "run", name, 64, 2):
-          self.assertGreater(seconds, 0.0)
-          self.assertGreater(used, 0.0)
+        self.assertGreater(min(call_all(workers, "run", name, 64, 2)), 0.0)
 
 
 class SmallPlayers(sides.PlayerWorker):

@@ -3,12 +3,17 @@
 Small programs stand in for the trainer, so that no test waits for TensorFlow.
 """
 
+import http.server
+import os
 import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from typing import ClassVar
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
@@ -178,7 +183,50 @@ class StoppingTest(parameterized.TestCase):
       stopping.Stop(grace_seconds=0.0)
 
 
+class Metadata(http.server.BaseHTTPRequestHandler):
+  """The metadata server of Compute Engine, as far as it is asked."""
+
+  answers: ClassVar[dict] = {}
+
+  def do_GET(self):
+    name = self.path.rpartition("/")[2]
+    known = self.headers["Metadata-Flavor"] == "Google"
+    self.send_response(200 if known and name in self.answers else 404)
+    self.end_headers()
+    self.wfile.write(self.answers.get(name, "").encode())
+
+  def log_message(self, *args):
+    pass
+
+
 class TerminationTest(absltest.TestCase):
+  def test_compute_engine_announces_maintenance_and_preemption(self):
+    server = http.server.HTTPServer(("127.0.0.1", 0), Metadata)
+    self.addCleanup(server.server_close)
+    self.addCleanup(server.shutdown)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    host = f"127.0.0.1:{server.server_port}"
+    quiet = {"preempted": "FALSE", "maintenance-event": "NONE"}
+    with mock.patch.dict(os.environ, GCE_METADATA_HOST=host):
+      for answers, expected in (
+        (quiet, None),
+        ({}, None),
+        ({**quiet, "preempted": "TRUE"}, "`preempted` TRUE"),
+        (
+          {**quiet, "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"},
+          "`maintenance-event` TERMINATE",
+        ),
+      ):
+        Metadata.answers = answers
+        found = termination.gce()
+        if expected is None:
+          self.assertIsNone(found)
+        else:
+          self.assertIn(expected, found)
+    # Elsewhere there is no such server.
+    with mock.patch.dict(os.environ, GCE_METADATA_HOST="127.0.0.1:1"):
+      self.assertIsNone(termination.gce())
+
   def test_a_watcher_is_asked_until_it_has_a_reason(self):
     answers, heard = iter([None, None, "the end"]), []
     watch = termination.Watch(lambda: next(answers), heard.append, every=0.01)

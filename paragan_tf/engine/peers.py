@@ -9,6 +9,7 @@ wait are ended here.
 """
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ import tensorflow as tf
 from paragan_tf import tf_private
 
 TIMEOUT = 30.0
+_EXIT_AGAIN = 75  # As in `stopping.py`.
 # What operations raise that wait for another process when that is lost.
 _LOST = (
   tf.errors.AbortedError,
@@ -96,6 +98,8 @@ class Peers:
         self._lost = self._name(lost)
         _say(self._lost)
         tf_private.abort_collectives(self._lost)
+        if not end.wait(self._timeout):  # Something waits all the same.
+          os._exit(_EXIT_AGAIN)
         return
 
   def _find_lost(self) -> List[int]:

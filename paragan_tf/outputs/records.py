@@ -10,6 +10,7 @@
 One process of a run writes; any process may `read` at the same time.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -186,7 +187,9 @@ class Records:
   def close(self) -> None:
     """Closes the event files; a later write opens new ones."""
     for events in self._events.values():
-      events.close()
+      # Each event was flushed; all values are in metrics.jsonl, too.
+      with contextlib.suppress(tf.errors.OpError):
+        events.close()
     self._events.clear()
 
   def _reset(self, file: str, lines: list[dict[str, Any]]) -> None:

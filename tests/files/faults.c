@@ -66,7 +66,7 @@ static int fd_fails(int fd) {
   }
 #define BY_FILE(result, name, error, types, ...) \
   result name types { \
-    if (fd_fails(fileno(file))) return error; \
+    if (file && fd_fails(fileno(file))) return error; \
     REAL(name, __VA_ARGS__); \
   }
 

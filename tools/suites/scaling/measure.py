@@ -107,33 +107,35 @@ def _mean_of_all(workers: Sequence[Worker], *args: Any) -> float:
   return float(np.mean(call_all(workers, *args)))
 
 
-def measure_exchanges(seconds: float) -> List[Exchanged]:
-  """Measures exchanges of two workers that do nothing else, over loopback."""
-  log_progress("Exchanges of two workers.")
-  emulator = Worker("emulator", functools.partial(NetworkEmulator, 2))
-  make = functools.partial(ExchangeWorker, 2)
+def measure_exchanges(seconds: float, num_workers: int = 2) -> List[Exchanged]:
+  """Measures exchanges of workers that train nothing, over loopback.
+
+  An exchange takes what a step of other work takes longer with it.
+  """
+  log_progress(f"Exchanges of {num_workers} workers.")
+  emulator = Worker("emulator", functools.partial(NetworkEmulator, num_workers))
   workers = [
-    Worker(f"worker {i}", make, {**environment, **ONE_THREAD})
+    Worker(f"worker {i}", ExchangeWorker, {**environment, **ONE_THREAD})
     for i, environment in enumerate(emulator.call("make_environments"))
   ]
+  cases = [("", _SIZES[0])]
+  cases += [(name, size) for name in _COLLECTIVES for size in _SIZES]
   with close_all([emulator, *workers]):
     call_all(workers, "wait_until_ready")
     tasks = {
       f"{name} {size}": functools.partial(_exchange, workers, name, size)
-      for name in _COLLECTIVES
-      for size in _SIZES
+      for name, size in cases
     }
     found = interleave(tasks, time.monotonic() + seconds)
+  work = found[f" {_SIZES[0]}"]
   return [
-    Exchanged(name, size, float(np.median(found[f"{name} {size}"])))
-    for name in _COLLECTIVES
-    for size in _SIZES
+    Exchanged(name, size, float(np.median(found[f"{name} {size}"] - work)))
+    for name, size in cases[1:]
   ]
 
 
 def _exchange(workers: Sequence[Worker], name: str, size: int) -> float:
-  found = call_all(workers, "run", name, size // 4, _REPEATS)
-  return max(seconds for seconds, _ in found)
+  return max(call_all(workers, "run", name, size // 4, _REPEATS))
 
 
 def measure_runs(
