@@ -210,17 +210,12 @@ class Generator:
 
   def make_sampler(self, truncation: Optional[float] = None) -> Sampler:
     """Returns a sampler, which draws floats; `truncation` is as in `sample`."""
-    check_truncation(truncation)
-    if truncation is None:
-      truncation = self.info.truncation
-    elif math.isinf(truncation):
-      truncation = None
     sampler = Sampler(
       tf.distribute.get_strategy(),
       self.net,
       bool(self.info.num_classes),
       _BATCH_SIZE,
-      truncation,
+      self.choose_truncation(truncation),
     )
     if self._num_standing:
       num = self._num_standing * standing.BATCH_SIZE
@@ -228,6 +223,13 @@ class Generator:
       batches = standing.make_batches(codes, self.info.num_classes)
       standing.assign_standing_statistics(self.net, batches)
     return sampler
+
+  def choose_truncation(self, truncation: Optional[float]) -> Optional[float]:
+    """Returns what a `truncation` of `sample` stands for, `None` for none."""
+    check_truncation(truncation)
+    if truncation is None:
+      return self.info.truncation
+    return None if math.isinf(truncation) else truncation
 
   def _find_ids(self, classes: Optional[Classes]) -> Optional[np.ndarray]:
     """Returns the ids of classes, `None` if G is unconditional."""
@@ -298,7 +300,6 @@ def _interpolate_arcs(
     np.sin((1.0 - t) * angle) * a[:, None] + np.sin(t * angle) * b[:, None]
   )
   mixed = (mixed / np.sin(angle)).astype(np.float32)
-  mixed[:, 0], mixed[:, -1] = a, b
   return mixed.reshape([-1, a.shape[1]])
 
 

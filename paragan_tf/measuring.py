@@ -33,7 +33,6 @@ from paragan_tf.outputs.statistics import Progress, Statistics
 from paragan_tf.trained import Step
 
 _NUM_SAMPLES = 10_000
-_BATCH_SIZE = 256  # As at the end of a run, so that values are the same.
 
 
 class Request(NamedTuple):
@@ -50,6 +49,7 @@ class Request(NamedTuple):
     resolution: Crops and resizes images in files to this size.
     truncation: Of the latent codes; by default as in the run.
     reference_dir: Where statistics of real images are kept.
+    seed: Of the latent codes; by default as at the end of a run.
   """
 
   metrics: Optional[Sequence[str]] = None
@@ -59,6 +59,7 @@ class Request(NamedTuple):
   resolution: Optional[int] = None
   truncation: Optional[float] = None
   reference_dir: Optional[str] = None
+  seed: int = METRIC_SEED
 
 
 class RunMeter:
@@ -129,7 +130,7 @@ class RunMeter:
     def measure(generator, progress):
       sampler = _make_sampler(generator, request.truncation)
       return evaluation.of(sampler, lambda: generator.net).measure(
-        num, run.get("num_metric_reference"), progress
+        num, run.get("num_metric_reference"), progress, seed=request.seed
       )
 
     return measure
@@ -147,9 +148,9 @@ class RunMeter:
 
     def measure(generator, progress):
       sampler = _make_sampler(generator, request.truncation)
-      sampling = Sampling(True, sampler.truncation, "stored", METRIC_SEED)
+      sampling = Sampling(True, sampler.truncation, "stored", request.seed)
       return suite.measure(
-        lambda ids, start: sampler(ids, METRIC_SEED, start),
+        lambda ids, start: sampler(ids, request.seed, start),
         sampling,
         num,
         labels,
@@ -187,12 +188,12 @@ def list_steps(model_dir: str) -> List[int]:
 
 
 def _make_sampler(generator: Generator, truncation: Optional[float]) -> Sampler:
+  """Returns a sampler with the batches of a run's, which draws the same."""
   return Sampler(
     tf.distribute.get_strategy(),
     generator.net,
     bool(generator.info.num_classes),
-    _BATCH_SIZE,
-    generator.info.truncation if truncation is None else truncation,
+    truncation=generator.choose_truncation(truncation),
   )
 
 
