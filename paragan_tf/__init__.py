@@ -17,6 +17,7 @@ _API = {
   "Estimator": "paragan_tf.api",
   "ScalingManager": "paragan_tf.api",
   "fashion_mnist": "paragan_tf.api",
+  "compare": "paragan_tf.comparison",
   "load": "paragan_tf.trained",
   "DeviceOptions": "paragan_tf.engine.strategies",
 }
