@@ -14,8 +14,10 @@ from tools.suites import (
   backbones,
   engines,
   layout,
+  per_label,
   quality,
   rehearsal,
+  scaling,
   step,
   wire,
 )
@@ -30,8 +32,10 @@ SUITES: Dict[str, Suite] = {
   "backbones": backbones.run,
   "input": input_.run,
   "layout": layout.run,
+  "per_label": per_label.run,
   "quality": quality.run,
   "rehearsal": rehearsal.run,
+  "scaling": scaling.run,
   "wire": wire.run,
 }
 
