@@ -302,15 +302,6 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(len(optimizer.variables), len(expected))
     self.assertEmpty(optimizer.trainable_variables)
 
-  def test_without_momentum_the_slot_of_the_mean_is_left_alone(self):
-    optimizer, weights = start(optimizers.Adam, (0.05, 0.0, 0.999, 1e-8))
-    for m in optimizer.slots["m"]:
-      m.assign(np.full(m.shape, np.nan))
-    history = train(optimizer, weights, make_grads(3))
-    self.assert_follows(adam_twin, history, [0.05] * 3, (0.0, 0.999, 1e-8))
-    for m in optimizer.slots["m"]:
-      self.assertAllEqual(np.isnan(m), np.ones(m.shape, bool))
-
   @parameterized.named_parameters(*OPTIMIZERS)
   def test_a_checkpoint_continues_bit_for_bit(self, make, twin, args):
     grads = make_grads()
