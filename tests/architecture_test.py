@@ -13,7 +13,7 @@ PACKAGE = ROOT / "paragan_tf"
 FREE = {"types", "hashing", "quiet", "shipped", "tf_private"}
 ROOMS = {
   "data": {"types", "collectives", "hashing", "hardware"},
-  "nets": {"types", "collectives", "hardware"},
+  "nets": {"types", "collectives", "hardware", "tf_private"},
   "game": {"types", "collectives", "hashing", "hardware"},
   "sync": {"types", "collectives", "hashing", "pairs"},
   "outputs": {"types", "collectives", "__version__"},
