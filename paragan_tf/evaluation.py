@@ -26,6 +26,7 @@ from paragan_tf.outputs import (
   samples,
   statistics,
 )
+from paragan_tf.outputs.features import Extractor
 from paragan_tf.types import Net
 
 _SAMPLE_SEED, METRIC_SEED, STANDING_SEED = 1, 2, 3
@@ -76,12 +77,19 @@ class Evaluation:
     measures.select(only)  # Refuses unknown names.
     self._plain_g = plain_g
     self._num_standing = num_standing
+    self.extractor: Optional[Extractor] = None  # Made when it is needed.
     self._metric_suites: Dict[Any, _Suite] = {}
 
   @property
   def can_measure(self) -> bool:
     """Whether there is an extractor."""
     return self._choice.make is not None
+
+  def prepare(self) -> None:
+    """Makes the extractor, which reads its weights, if there is one."""
+    if self.extractor is None and self._choice.make is not None:
+      self.extractor = self._choice.make()
+      statistics.check_channels(self.extractor, self._input_fn.spec.channels)
 
   @property
   def note(self) -> str:
@@ -157,6 +165,23 @@ class Evaluation:
         only or self._metrics,
       )
 
+  def check(self, metric: str) -> None:
+    """Raises a `ValueError` with the reason if a metric cannot be measured."""
+    if self._choice.make is None:
+      note = self._choice.note or "set `experiment.Experiment.extractor`."
+      raise ValueError(f"`{metric}` cannot be measured: {note}")
+    if self._metrics is not None and metric not in self._metrics:
+      raise ValueError(
+        f"`{metric}` is not measured in this run: add it to "
+        f"`experiment.Experiment.metrics`, {tuple(self._metrics)}."
+      )
+    if (None, None) not in self._metric_suites:
+      self._metric_suites[None, None] = self._make_metric_suite(
+        None, None, None
+      )
+    suite, num_samples, labels = self._metric_suites[None, None]
+    suite.check([metric], num_samples, labels)
+
   @contextlib.contextmanager
   def _metric_sampler(self) -> Iterator[Sampler]:
     """Yields the sampler for metrics, with standing statistics if set."""
@@ -179,8 +204,9 @@ class Evaluation:
   def _make_metric_suite(
     self, num_samples: Optional[int], num_reference: Optional[int], progress
   ) -> _Suite:
-    assert self._choice.make is not None
-    extractor = self._choice.make()
+    self.prepare()
+    extractor = self.extractor
+    assert extractor is not None
     reference = self._input_fn.reference(num_reference)
     heldout = self._input_fn.heldout()
     n = len(heldout.pixels) if num_samples is None else num_samples

@@ -90,6 +90,27 @@ def multi_worker_on_cpus(count: int) -> Iterator[None]:
     yield
 
 
+def is_peer_alive(index: int, seconds: float) -> bool:
+  """Returns whether another worker of a multi-worker strategy answers.
+
+  TensorFlow asks it itself, but only where no coordination service does, and
+  the latter says of a worker that hangs no more than an address.
+  """
+  context = _find("tensorflow.python.eager.context", "context")()
+  ask = _find_in(context, "check_collective_ops_peer_health")
+  try:
+    ask(f"/job:worker/replica:0/task:{index}", int(1000 * seconds))
+  except tf.errors.OpError:
+    return False
+  return True
+
+
+def abort_collectives(reason: str) -> None:
+  """Ends operations that wait for other processes, with an error."""
+  context = _find("tensorflow.python.eager.context", "context")()
+  _find_in(context, "abort_collective_ops")(tf.errors.UNAVAILABLE, reason)
+
+
 @contextlib.contextmanager
 def _replace(owner: Any, name: str, value: Any) -> Iterator[None]:
   original = getattr(owner, name)

@@ -6,7 +6,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf.outputs.best import Best, Record, is_better
-from paragan_tf.outputs.checkpoints import Checkpoints, restore
+from paragan_tf.outputs.checkpoints import Checkpoints
+from paragan_tf.outputs.stored import restore
 from paragan_tf.types import Entry
 
 

@@ -1,5 +1,6 @@
 """What a checkpoint keeps of replicas that differ."""
 
+import functools
 import os
 import tempfile
 
@@ -16,7 +17,7 @@ from paragan_tf.engine.step import Step
 from paragan_tf.game import losses, optimizers, schedule
 from paragan_tf.game.ema import Ema
 from paragan_tf.nets import linear
-from paragan_tf.outputs import checkpoints
+from paragan_tf.outputs import checkpoints, stored
 from paragan_tf.sync import exchange
 from tests import testing
 
@@ -57,11 +58,9 @@ def make_step(strategy, make_schedule, make_exchange):
 
 
 class Trained:
-  """A step on four replicas or one, and its state."""
+  """A step on several replicas or one, and its state."""
 
-  def __init__(
-    self, make_schedule, make_exchange=exchange.Periodic, num_replicas=4
-  ):
+  def __init__(self, make_schedule, make_exchange, num_replicas):
     self.strategy = testing.strategy()
     if num_replicas == 1:
       self.strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -71,6 +70,19 @@ class Trained:
       lambda x, y, phase: self.strategy.run(self.step, (x, y, phase)),
       autograph=False,
     )
+    self._first = [x.numpy() for x in self._all_copies()]
+
+  def _all_copies(self):
+    return [
+      copy
+      for variable in self.step.variables
+      for copy in strategies.copies(self.strategy, variable)
+    ]
+
+  def reset(self):
+    """Assigns the values that the variables were made with."""
+    for copy, value in zip(self._all_copies(), self._first):
+      copy.assign(value)
 
   def train(self, start, stop):
     num = self.strategy.num_replicas_in_sync
@@ -100,6 +112,18 @@ class Trained:
     }
 
 
+@functools.cache
+def trace(*args):
+  """Returns what `Trained(*args)` is; all tests of one kind share its trace."""
+  return Trained(*args)
+
+
+def new(make_schedule, what="weights", num_replicas=4):
+  trained = trace(make_schedule, EXCHANGES[what], num_replicas)
+  trained.reset()
+  return trained
+
+
 class StateTest(tf.test.TestCase, parameterized.TestCase):
   def save(self, trained, num_steps, name):
     folder = tempfile.mkdtemp(prefix=name, dir=self.get_temp_dir())
@@ -110,7 +134,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
   def test_moments_are_averaged_over_those_who_train_the_player(
     self, make_schedule, owners
   ):
-    trained = Trained(make_schedule)
+    trained = new(make_schedule)
     trained.train(0, 2)
     names = {who: f"{who}_optimizer/{who}/linear/weight/w/m" for who in "gd"}
     before = {who: trained.copies(name) for who, name in names.items()}
@@ -121,8 +145,8 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
       mean = np.mean(before[who], 0)
       for copy in trained.copies(name):
         self.assertAllClose(copy, mean)
-      stored = tf.train.load_checkpoint(path).get_tensor(name)
-      self.assertAllClose(stored, mean)
+      kept = tf.train.load_checkpoint(path).get_tensor(name)
+      self.assertAllClose(kept, mean)
 
   @parameterized.product(
     make_schedule=(schedule.Simultaneous, schedule.Asynchronous),
@@ -132,16 +156,16 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
     self, make_schedule, what
   ):
     for stop in (2, 3):  # At the end of a period, and within one.
-      trained, resumed = (
-        Trained(make_schedule, EXCHANGES[what]) for _ in range(2)
-      )
+      trained = new(make_schedule, what)
       trained.train(0, stop)
       path = self.save(trained, stop, "run")
-      checkpoints.restore(path, resumed.state.entries)
-      for some in (trained, resumed):
-        some.train(stop, 6)
-      got = resumed.values()
-      for name, value in trained.values().items():
+      trained.train(stop, 6)
+      expected = trained.values()
+      trained.reset()
+      stored.restore(path, trained.state.entries)
+      trained.train(stop, 6)
+      got = trained.values()
+      for name, value in expected.items():
         self.assertAllEqual(got[name], value, f"{name}, {stop}")
 
   @parameterized.product(
@@ -153,7 +177,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
   ):
     sizes = []
     for num_replicas in (1, 4):
-      trained = Trained(make_schedule, EXCHANGES[what], num_replicas)
+      trained = new(make_schedule, what, num_replicas)
       trained.train(0, 2)
       path = self.save(trained, 2, str(num_replicas))
       data = f"{path}.data-00000-of-00001"
@@ -164,7 +188,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
   def test_gradients_within_a_period_are_those_of_each_replica(
     self, make_schedule, owners
   ):
-    trained = Trained(make_schedule, exchange.AccumulatedGradients)
+    trained = new(make_schedule, "gradients")
     trained.train(0, 3)
     path = self.save(trained, 3, "run")
     read = tf.train.load_checkpoint(path)
@@ -184,7 +208,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("d/linear/weight/u/replica_3", keys)
 
   def test_all_that_a_checkpoint_has_once_is_equal_on_all_replicas(self):
-    trained = Trained(schedule.Simultaneous, exchange.AccumulatedGradients)
+    trained = new(schedule.Simultaneous, "gradients")
     for stop in range(1, 5):
       trained.train(stop - 1, stop)
       for entry in trained.state.prepare_save(stop):
@@ -193,7 +217,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(copy, entry.copies[0], (entry.name, stop))
 
   def test_saving_within_a_period_changes_nothing(self):
-    trained = Trained(schedule.Simultaneous)
+    trained = new(schedule.Simultaneous)
     trained.train(0, 3)
     before = trained.values()
     path = self.save(trained, 3, "run")

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from paragan_tf.engine import estimator, estimator_loop, loop
 from paragan_tf.outputs import checkpoints, records
+from paragan_tf.outputs.saving import Saver
 from paragan_tf.run import Run
 from paragan_tf.types import Losses
 from tests import estimator_test, run_test
@@ -222,11 +223,11 @@ class BuildsTest(tf.test.TestCase):
   def test_a_run_with_saves_and_samples_builds_once(self):
     counted = {
       name: mock.patch.object(
-        Run, name, autospec=True, side_effect=getattr(Run, name)
+        owner, name, autospec=True, side_effect=getattr(owner, name)
       )
-      for name in ("save", "_sample")
+      for owner, name in ((Saver, "start"), (Run, "_sample"))
     }
-    with counted["save"] as save, counted["_sample"] as sample:
+    with counted["start"] as save, counted["_sample"] as sample:
       self.assertEqual(estimator_builds.count_builds(), 1)
     self.assertEqual(save.call_count, 3)
     self.assertEqual(sample.call_count, 3)

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def start(program, num_workers=2, grace_seconds=10.0, stderr=subprocess.PIPE):
   code = (
     "import sys; from tools import launch\n"
     f"command = [sys.executable, '-IS', '-c', {INDEX + program!r}]\n"
-    f"sys.exit(launch.run(command, {num_workers}, 0, {grace_seconds}))"
+    f"sys.exit(launch.run(command, {num_workers}, 0, {grace_seconds}).code)"
   )
   return subprocess.Popen(
     [sys.executable, "-c", code],
@@ -199,6 +200,74 @@ class LaunchTest(parameterized.TestCase):
     self.assertRegex(err, r"^Stopped at once.*\n$")
     self.assert_gone(pids)
 
+  def test_a_hangup_is_passed_on_and_again_is_no_failure(self):
+    program = (
+      "def save(number, _):\n"
+      "  sys.exit(75)\n"
+      "signal.signal(signal.SIGHUP, save)\n" + READY
+    )
+    launcher = start(program)
+    pids = self.wait_until_ready(launcher)
+    launcher.send_signal(signal.SIGHUP)
+    code, out, err = self.end(launcher)
+    self.assertEqual((code, out, err), (75, "", ""))
+    self.assert_gone(pids)
+
+  def test_after_a_failure_all_are_started_again_with_backoff(self):
+    Ended = launch.Ended
+    for codes, restarts, expected, waited in (
+      ([137, 1, 0], 5, 0, [1.0, 2.0]),
+      ([75, 75, 75], 2, 75, [1.0, 2.0]),
+      ([137], 0, 137, []),
+      ([2], 5, 2, []),  # The same flags would be as wrong.
+      ([130], 5, 130, []),
+    ):
+      left, waits = list(codes), []
+      code = launch.run_again(
+        lambda left=left: Ended(left.pop(0), False), restarts, waits.append
+      )
+      self.assertEqual((code, waits, left), (expected, waited, []))
+    # Who tells it to stop does not want another start.
+    self.assertEqual(
+      launch.run_again(lambda: Ended(75, True), 5, self.fail), 75
+    )
+
+  def test_nobody_outside_reaches_workers_that_are_fenced(self):
+    program = (
+      "host, port = config['cluster']['worker'][i].split(':')\n"
+      # As TensorFlow's servers do.
+      "server = socket.create_server(('0.0.0.0', int(port)))\n"
+      "time.sleep(1.0)\n"
+      "for address in config['cluster']['worker']:\n"
+      "  host, port = address.split(':')\n"
+      "  socket.create_connection((host, int(port)), 5.0)\n"
+      "print('ready', port, os.environ.get('PARAGAN_WORKERS_FENCED'), "
+      "flush=True)\n"
+      "time.sleep(60)\n"
+    )
+    code = (
+      "import sys; from tools import fence, launch\n"
+      "reason = fence.enter()\n"
+      "if reason: sys.exit(reason)\n"
+      f"command = [sys.executable, '-IS', '-c', {INDEX + program!r}]\n"
+      "launch.run(command, 2, is_fenced=True)"
+    )
+    launcher = subprocess.Popen(
+      [sys.executable, "-c", code],
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    self.addCleanup(launcher.communicate)
+    self.addCleanup(launcher.kill)
+    line = launcher.stdout.readline()
+    if not line:
+      self.skipTest(f"Network namespaces: {launcher.stderr.read()}")
+    port = int(re.search(r"ready (\d+) 1", line)[1])
+    with self.assertRaises(ConnectionRefusedError):
+      socket.create_connection(("127.0.0.1", port), 5.0)
+
   def test_a_worker_takes_what_it_started_with_it(self):
     child = "os.execlp('sleep', 'sleep', '60')"
     program = f"pid = os.fork()\nif not pid:\n  {child}\nprint('child', pid)\n"
@@ -224,6 +293,7 @@ class LaunchTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
     ("no_worker", ["--num_workers=0", "--", "--x"], "least 1, got 0"),
+    ("restarts", ["--restarts=-1", "--", "--x"], "least 0, got -1"),
     ("threads", ["--threads_per_worker=-1", "--", "--x"], "least 0, got -1"),
     ("no_flags", ["--num_workers=2"], "must follow `--`, got none"),
     ("nothing_after", ["--"], "must follow `--`, got none"),
@@ -240,7 +310,7 @@ class LaunchTest(parameterized.TestCase):
   def test_a_mistake_that_the_trainer_finds_comes_through(self):
     process = launch_tool("--num_workers=1", "--", "--gin_file=a b.gin")
     self.assertEqual(process.returncode, 2)
-    first, last = process.stderr.splitlines()
+    *_, first, last = process.stderr.splitlines()
     self.assertRegex(first, r"^\[worker 0\] Error: .*model_dir")
     self.assertStartsWith(last, "Worker 0 failed with exit code 2")
 

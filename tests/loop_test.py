@@ -6,6 +6,7 @@ from unittest import mock
 import tensorflow as tf
 
 from paragan_tf.engine import loop
+from paragan_tf.engine.pace import Pace
 
 
 class Counter(tf.Module):
@@ -204,6 +205,18 @@ class HooksTest(tf.test.TestCase):
     self.assertAllClose(inner(2)["g/loss"], (4 + 5) / 2)
     self.assertEqual(num_calls.numpy(), 2)
 
+  def test_calls_between_stops_change_no_log(self):
+    whole, parts = self.make(), self.make()
+    expected = whole(6)
+    for num_steps in (2, 2):
+      parts.advance(num_steps, is_logged=False)
+    self.assertIsNotNone(parts.advance(2, is_logged=True))
+    logs = parts.read_logs()
+    for name in ("d/loss", "g/loss", "g/norm"):
+      self.assertAllEqual(logs[name], expected[name], name)
+    self.assertEqual(whole._run.experimental_get_tracing_count(), 1)
+    self.assertEqual(parts._run.experimental_get_tracing_count(), 1)
+
   def test_logs_are_averaged_over_processes_unless_it_is_turned_off(self):
     twice = mock.Mock(side_effect=lambda value: 2.0 * value)
     for average, expected in ((True, 2.0), (False, 1.0)):
@@ -214,37 +227,88 @@ class HooksTest(tf.test.TestCase):
     twice.assert_called_once()
 
 
+class Inner:
+  """An inner loop that notes how many steps it is asked for.
+
+  Args:
+    step_seconds: What it says a step takes; `None` where it traces.
+  """
+
+  def __init__(self, step_seconds=0.1):
+    self.asked = []
+    self.logged = []
+    self.step_seconds = step_seconds
+
+  def advance(self, num_steps, is_logged):
+    self.asked.append(num_steps)
+    self.logged.append(is_logged)
+    return self.step_seconds and num_steps * self.step_seconds
+
+  def read_logs(self):
+    return {"steps": sum(self.asked)}
+
+
 class OuterLoopTest(tf.test.TestCase):
   def setUp(self):
     super().setUp()
-    self.inner = []
+    self.inner = Inner()
     self.acted = []
-
-  def run_inner(self, num_steps):
-    self.inner.append(num_steps)
-    return {}
 
   def act(self, step, logs):
     del logs
     self.acted.append(step)
 
+  def train(self, *args, **pace):
+    return loop.train(self.inner, *args, [self.act], Pace(**pace))
+
   def test_stops_at_every_multiple_and_at_the_end(self):
-    ended = loop.train(self.run_inner, 0, 11, [4, 6], [self.act])
+    ended = self.train(0, 11, [4, 6], cycle=4)
     self.assertEqual(self.acted, [4, 6, 8, 11])
-    self.assertEqual(self.inner, [4, 2, 2, 3])
+    self.assertEqual(self.inner.asked, [4, 2, 2, 3])
+    self.assertEqual(self.inner.logged, [True] * 4)
     self.assertEqual(ended, 11)
 
   def test_resumes_from_the_start_step(self):
-    loop.train(self.run_inner, 6, 12, [4], [self.act])
+    self.train(6, 12, [4], cycle=4)
     self.assertEqual(self.acted, [8, 12])
-    self.assertEqual(self.inner, [2, 4])
+    self.assertEqual(self.inner.asked, [2, 4])
 
   def test_should_stop_ends_the_loop_after_the_actions(self):
     asked = iter([False, True])
-    ended = loop.train(
-      self.run_inner, 0, 12, [4], [self.act], lambda: next(asked)
-    )
+    ended = self.train(0, 12, [4], should_stop=lambda: next(asked), cycle=4)
     self.assertEqual((ended, self.acted), (4, [4]))
+
+  def test_slow_steps_make_short_calls_and_the_logs_stay_those_of_a_stop(self):
+    ticks = []
+    self.train(0, 100, [100], tick=ticks.append)
+    # The first one is unknown; then it is two seconds of 0.1 s each.
+    self.assertEqual(self.inner.asked, [1, 20, 20, 20, 20, 19])
+    self.assertEqual(self.inner.logged, [False] * 5 + [True])
+    self.assertEqual(ticks, [1, 21, 41, 61, 81, 100])
+    self.assertEqual(self.acted, [100])
+
+  def test_a_request_to_stop_is_seen_between_calls(self):
+    asked = iter([False, False, True])
+    ended = self.train(0, 100, [100], should_stop=lambda: next(asked))
+    self.assertEqual((ended, self.acted), (21, []))
+
+  def test_calls_begin_and_end_with_a_cycle(self):
+    self.train(3, 100, [100], cycle=8)
+    self.assertEqual(self.inner.asked, [5, 16, 16, 16, 16, 16, 12])
+    # Unless a cycle takes too long.
+    self.inner = Inner(step_seconds=0.5)
+    self.train(0, 20, [20], cycle=8)
+    self.assertEqual(self.inner.asked, [8, 4, 4, 4])
+
+  def test_while_programs_are_traced_nothing_is_measured(self):
+    self.inner = Inner(step_seconds=None)
+    self.train(0, 24, [24], cycle=8)
+    self.assertEqual(self.inner.asked, [8, 8, 8])
+
+  def test_processes_decide_by_the_same_numbers(self):
+    # Here a step takes 0.1 s, elsewhere 0.3 s.
+    self.train(0, 100, [100], mean=lambda x: [x[0], x[1] and x[1] * 2])
+    self.assertEqual(self.inner.asked[:3], [1, 10, 10])
 
   def test_every_runs_at_multiples_only(self):
     action = loop.every(4, self.act)

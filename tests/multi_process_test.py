@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf import run
+from paragan_tf import start as start_run
 from paragan_tf.engine import strategies
 from paragan_tf.outputs import checkpoints, records
 from tests import process_worker, run_test, testing, train_test
@@ -70,13 +70,13 @@ def start_training(num_workers, num_cpu_replicas, folder, config):
   )
 
 
-def end(process, seconds=300.0):
-  """Returns what a process says until it ends, which it does without fault."""
+def end(process, seconds=300.0, code=0):
+  """Returns what a process says until it ends, with the exit code expected."""
   try:
     out, _ = process.communicate(timeout=seconds)
   finally:
     process.kill()
-  if process.returncode:
+  if process.returncode != code:
     raise AssertionError(f"Exit code {process.returncode}:\n{out}")
   return out
 
@@ -88,7 +88,7 @@ def launch_jobs(folder, num_replicas, num_processes, jobs):
   code = (
     "import sys; from tools import launch\n"
     "command = [sys.executable, '-m', 'tests.process_worker', sys.argv[1]]\n"
-    f"sys.exit(launch.run(command, {num_processes}))"
+    f"sys.exit(launch.run(command, {num_processes}).code)"
   )
   end(start("-c", code, str(path)))
 
@@ -167,7 +167,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
       if not lines[-1]:
         break
     launcher.send_signal(signal.SIGTERM)
-    cls.words = "".join(lines) + end(launcher)
+    cls.words = "".join(lines) + end(launcher, code=75)
     latest = checkpoints.Checkpoints(str(cls.folder / "stopped")).latest()
     cls.stopped_at = int(latest.split("-")[-1])
 
@@ -320,7 +320,7 @@ class MultiProcessTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_a_stop_is_taken_by_all_at_one_step_and_saved(self):
     for i in range(2):
-      self.assertIn(f"[worker {i}] Stopping after this loop", self.words)
+      self.assertIn(f"[worker {i}] Stopping, and saving", self.words)
     self.assertIn(f"Stopped at step {self.stopped_at};", self.words)
     self.assertNotIn("Traceback", self.words)
     self.assertBetween(self.stopped_at, 4, 10**6 - 4)
@@ -491,7 +491,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         mock.patch.dict(os.environ, environment()),
         self.assertRaisesRegex(ValueError, words),
       ):
-        run.prepare(
+        start_run.prepare(
           ["gin/runs/smoke.gin"],
           [],
           self.folder,

@@ -17,7 +17,8 @@ from paragan_tf.data import loop_control, tfrecords
 from paragan_tf.data.congestion import State
 from paragan_tf.engine import strategies
 from paragan_tf.outputs import records
-from paragan_tf.run import InputError, Run, prepare
+from paragan_tf.run import InputError, Run
+from paragan_tf.start import prepare
 from tests import run_test, stream_test, testing
 
 NUM = 40

@@ -122,13 +122,25 @@ class TrainTest(ServerTestCase):
     again = self.train(f"--model_dir={self.folder}")
     self.assertEqual(again.returncode, 0, again.stderr)
     self.assertIn("Already trained for 40 steps", again.stdout)
-    # A damaged checkpoint is named, and stays as it is.
-    data = pathlib.Path(self.folder, "model.ckpt-40.data-00000-of-00001")
+    # A damaged checkpoint is named, and the one before is taken.
+    self.damage(40)
+    again = self.train(f"--model_dir={self.folder}", "--dry_run")
+    self.assertEqual(again.returncode, 0, again.stderr)
+    self.assertRegex(again.stderr, "model.ckpt-40' is damaged and left out")
+    self.assertIn("20 done, 40 in all", again.stdout)
+    # Without any other it stays as it is, and nothing starts over.
+    self.damage(20)
+    before = sorted(os.listdir(self.folder))
+    again = self.train(f"--model_dir={self.folder}")
+    self.assertEqual(again.returncode, 2, again.stderr)
+    self.assertRegex(again.stderr, "Error: All checkpoints in .* are damaged")
+    self.assertNotIn("Traceback", again.stderr)
+    self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+  def damage(self, step):
+    """Cuts off the values of a checkpoint."""
+    data = pathlib.Path(self.folder, f"model.ckpt-{step}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:1000])
-    self.assert_refused(
-      self.train(f"--model_dir={self.folder}"), "model.ckpt-40.*damaged"
-    )
-    self.assertLen(data.read_bytes(), 1000)
 
   def test_a_dry_run_writes_nothing(self):
     process = self.train(f"--model_dir={self.folder}", "--dry_run")

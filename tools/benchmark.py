@@ -14,7 +14,9 @@ from tools.suites import (
   backbones,
   engines,
   layout,
+  per_label,
   rehearsal,
+  scaling,
   step,
   wire,
 )
@@ -29,7 +31,9 @@ SUITES: Dict[str, Suite] = {
   "backbones": backbones.run,
   "input": input_.run,
   "layout": layout.run,
+  "per_label": per_label.run,
   "rehearsal": rehearsal.run,
+  "scaling": scaling.run,
   "wire": wire.run,
 }
 

@@ -9,7 +9,7 @@ from typing import List
 
 from absl import flags
 
-from tools import cli
+from tools import cli, gin_flags
 
 _MODEL_DIR = flags.DEFINE_string(
   "model_dir", None, "Folder of a run or of an export."
@@ -61,6 +61,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the values.")
 def main(words: List[str]) -> None:
   """Reads the flags and measures."""
   cli.exit_on_error(lambda: _check(words))
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.following")
   request = module.Request(
     metrics=_METRICS.value,

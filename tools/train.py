@@ -3,9 +3,12 @@
 python -m tools.train --gin_file=gin/runs/fashion.gin --model_dir=runs/fashion
 """
 
+import sys
+
 from absl import flags
 
-from tools import cli
+from paragan_tf import stopping
+from tools import cli, gin_flags
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -34,17 +37,41 @@ _USE_TPU = flags.DEFINE_bool("use_tpu", False, "Insists on a TPU.")
 _JOIN_TIMEOUT = flags.DEFINE_float(
   "join_timeout", 300.0, "Seconds to wait for the other processes."
 )
+_GRACE_SECONDS = flags.DEFINE_float(
+  "grace_seconds",
+  None,
+  "Ends this long after a signal, saved or not; by default when it is saved.",
+)
 _ENGINE = flags.DEFINE_enum(
   "engine",
   "strategy",
   ["strategy", "tpu_estimator"],
   "What runs the step: a tf.distribute strategy or TPUEstimator.",
 )
+_LABEL_SHARD = flags.DEFINE_string(
+  "label_shard",
+  None,
+  "Of a GAN for each label: trains part i of n of the labels, as 2/8; or "
+  "array/8, where i is the task of a SLURM array or of an indexed job.",
+)
 
 
 def main():
   """Reads the flags and trains."""
-  module = cli.import_quietly("paragan_tf.run")
+  stop = cli.exit_on_error(lambda: stopping.Stop(_GRACE_SECONDS.value))
+  gin_flags.allow_imports()
+  module = cli.import_quietly("paragan_tf.training")
+  try:
+    _run(module, stop)
+  except module.FAILED as e:
+    cli.fail(str(e), 1)
+  except module.ERRORS as e:
+    cli.fail(str(e))
+  except module.AGAIN as e:
+    cli.fail(str(e), stopping.EXIT_AGAIN)
+
+
+def _run(module, stop: stopping.Stop) -> None:
   run = cli.exit_on_error(
     lambda: module.prepare(
       _GIN_FILE.value,
@@ -59,17 +86,22 @@ def main():
         _JOIN_TIMEOUT.value,
       ),
       _ENGINE.value,
+      _LABEL_SHARD.value,
     )
   )
   if _DRY_RUN.value:
+    cli.exit_on_error(run.rehearse)
     print(run.summary())
     return
-  cli.exit_on_error(run.open)
-  stop = cli.StopSignals()
+  run.attach(stop)
   try:
-    run(stop.is_requested)
-  except (FloatingPointError, module.InputError) as e:
-    cli.fail(str(e))
+    cli.exit_on_error(run.open)
+    stop.begin()
+    is_complete = run()
+  finally:
+    run.folder.close()
+  if not is_complete:
+    sys.exit(stopping.EXIT_AGAIN)
 
 
 if __name__ == "__main__":

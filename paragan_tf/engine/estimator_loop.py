@@ -27,6 +27,7 @@ from paragan_tf.engine.estimator import (
   nan_loss_error,
 )
 from paragan_tf.engine.loop import Action, Logs, next_stop
+from paragan_tf.engine.pace import SECONDS, Pace
 from paragan_tf.engine.step import Step
 from paragan_tf.types import Entry
 
@@ -81,17 +82,19 @@ class EstimatorLoop:
     num_steps: int,
     stops: Iterable[int],
     actions: Sequence[Action],
-    should_stop: Callable[[], bool] = lambda: False,
+    pace: Optional[Pace] = None,
   ) -> int:
     """Trains from `start_step` to `num_steps`; returns the last step.
 
     The arguments are those of `loop.train`. The newest checkpoint in the
     estimator's folder must be of `start_step`; for 0 there is none.
     """
-    if start_step >= num_steps or should_stop():
+    pace = pace or Pace()
+    if start_step >= num_steps or pace.should_stop():
       return start_step
     control = self._make_control(start_step, self._images_per_step)
-    at_stop = functools.partial(self._at_stop, num_steps, actions, should_stop)
+    at_stop = functools.partial(self._at_stop, num_steps, actions, pace)
+    between = functools.partial(self._between, pace)
     # In hooks the estimator's graph is the default one. Actions need eager
     # execution, as in every new thread.
     with futures.ThreadPoolExecutor(1, "actions") as thread:
@@ -102,6 +105,8 @@ class EstimatorLoop:
         self._make_logs,
         self._estimator.config.tpu_config.iterations_per_loop,
         control and control.update,
+        pace,
+        lambda *args: thread.submit(between, *args).result(),
       )
       input_fn = measure_wait(
         make_input_fn(self._input_fn, start_step, control)
@@ -119,7 +124,7 @@ class EstimatorLoop:
     self,
     num_steps: int,
     actions: Sequence[Action],
-    should_stop: Callable[[], bool],
+    pace: Pace,
     step: int,
     logs: Logs,
     read: Read,
@@ -132,10 +137,18 @@ class EstimatorLoop:
       action(step, logs)
     if step == num_steps:
       return False
-    is_stopped = should_stop()
+    is_stopped = pace.should_stop()
     if is_stopped and not is_due:
       self._fetch(read)
     return not is_stopped
+
+  def _between(self, pace: Pace, step: int, read: Read) -> bool:
+    """Is called between stops; returns whether to go on."""
+    pace.tick(step)
+    if not pace.should_stop():
+      return True
+    self._fetch(read)
+    return False
 
   def _fetch(self, read: Read) -> None:
     """Assigns the estimator's values to the run's variables; eager."""
@@ -169,6 +182,9 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     max_iterations: Steps that a TPU runs in one call, at most.
     follow: Lets the input follow the logs, if anything does. Called with the
       step, logs, and functions that read and write variables.
+    pace: Says how many steps a TPU takes in one call.
+    between: Called every few seconds between stops, with the step and a
+      function that reads variables; returns whether to go on.
 
   Attributes:
     step: Steps done.
@@ -182,6 +198,8 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     make_logs: Callable[[np.ndarray, int, float], Logs],
     max_iterations: int,
     follow: Optional[Callable] = None,
+    pace: Optional[Pace] = None,
+    between: Callable[[int, Read], bool] = lambda step, read: True,
   ):
     self.step = start_step
     self._start_step = start_step
@@ -190,7 +208,10 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     self._make_logs = make_logs
     self._max_iterations = max_iterations
     self._follow = follow
+    self._pace = pace
+    self._between = between
     self._last_step, self._last_time = start_step, 0.0
+    self._looked_at = self._called_at = 0.0
 
   def begin(self):
     """Finds the variables in the graph."""
@@ -212,7 +233,7 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
         f"step {self._start_step}: run the same command again."
       )
     self._load_log_step(session)
-    self._last_time = time.perf_counter()
+    self._last_time = self._looked_at = time.perf_counter()
 
   def _load_log_step(self, session) -> None:
     """Lets the next stop's step compute norms, which are of that step only."""
@@ -225,17 +246,31 @@ class _StopHook(tf.compat.v1.train.SessionRunHook):
     that are no multiples. Its own hooks read the variable after this one.
     """
     if self._iterations is not None:
-      left = self._next_stop(self.step) - self.step
-      num_steps = min(left, self._max_iterations)
+      until = self._next_stop(self.step)
+      num_steps = until - self.step
+      if self._pace is not None:
+        num_steps = self._pace.steps(self.step, until)
+      num_steps = min(num_steps, self._max_iterations)
       self._iterations.load(num_steps, run_context.session)
+    self._called_at = time.perf_counter()
 
   def after_run(self, run_context, run_values):
     """Calls `at_stop` with the means of the logs since the last stop."""
     del run_values
     session = run_context.session
     before, self.step = self.step, int(session.run(self._count))
+    now = time.perf_counter()
+    # The first call compiles.
+    seconds = now - self._called_at if before > self._start_step else None
+    if self._pace is not None:
+      self._pace.measured(self.step - before, seconds)
     if self.step < self._next_stop(before):
+      if now - self._looked_at > SECONDS:
+        self._looked_at = now
+        if not self._between(self.step, lambda x: self._read(session, x)):
+          run_context.request_stop()
       return
+    self._looked_at = now
     sums = session.run(self._sums)
     seconds = time.perf_counter() - self._last_time
     logs = self._make_logs(sums, self.step - self._last_step, seconds)

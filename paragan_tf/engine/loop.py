@@ -3,15 +3,17 @@
 Pseudo-code:
 
     while steps remain:                          # outer loop, Python
-      logs = inner(num_steps)                    # inner loop, TensorFlow
-        for each cycle:                          #   tf.while_loop
-          for phase in range(cycle):             #   Python, unrolled once
-            strategy.run(step, next(iterator), phase)
+      while not at a stop:
+        inner.advance(pace.steps())              # inner loop, TensorFlow
+          for each cycle:                        #   tf.while_loop
+            for phase in range(cycle):           #   Python, unrolled once
+              strategy.run(step, next(iterator), phase)
+      logs = inner.read_logs()
       for action in actions: action(step, logs)  # plain callables
 
 Steps before the first whole cycle and after the last one run in programs of
 their own. Replicas add up their logs on their devices; the host fetches the
-sums once a call.
+sums at stops.
 """
 
 import functools
@@ -24,6 +26,8 @@ from typing import (
   Iterable,
   Iterator,
   List,
+  Optional,
+  Protocol,
   Sequence,
   Tuple,
 )
@@ -33,6 +37,7 @@ import tensorflow as tf
 
 from paragan_tf import collectives
 from paragan_tf.engine import strategies
+from paragan_tf.engine.pace import Pace
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step
 
@@ -46,6 +51,19 @@ Action = Callable[[int, Logs], None]
 FollowFn = Callable[[int, Logs], None]
 # Phases that one program runs, in this order.
 Phases = Tuple[int, ...]
+
+
+class Inner(Protocol):
+  """What trains for some steps, and reads the logs of all since the last time.
+
+  `InnerLoop` is one.
+  """
+
+  def advance(self, num_steps: int, is_logged: bool) -> Optional[float]:
+    """Trains; returns the seconds it took, if they say how long steps take."""
+
+  def read_logs(self) -> Logs:
+    """Returns the logs since they were read last."""
 
 
 class InnerLoop:
@@ -73,6 +91,7 @@ class InnerLoop:
     self._num_done = start_step
     self._follow = follow
     self.average_logs = True
+    self._reset()
     self._traces: Dict[int, Callable] = {}  # By the first of equal phases.
     with strategies.scope(strategy):
       # Each replica's own sums, on its device.
@@ -83,6 +102,15 @@ class InnerLoop:
     self._run = tf.function(self.run_phases, autograph=False)
     self._fetch = tf.function(self._fetch_sums, autograph=False)
 
+  def restart(
+    self, iterator: Iterator, start_step: int, follow: FollowFn
+  ) -> None:
+    """Goes on with other data at another step; the programs stay traced."""
+    self._iterator, self._follow = iterator, follow
+    self._num_done = start_step
+    self._reset()
+    self._fetch()  # Sets the sums to 0, where the last logs were not read.
+
   def wrap_program(self, wrapper: Callable[[Callable], Callable]) -> None:
     """Runs `wrapper(program)` in place of the program from the first call on.
 
@@ -92,7 +120,36 @@ class InnerLoop:
     self._run = tf.function(wrapper(self.run_phases), autograph=False)
 
   def __call__(self, num_steps: int) -> Logs:
-    """Trains for `num_steps`, and returns the logs.
+    """Trains for `num_steps`, and returns the logs; see `read_logs`."""
+    self.advance(num_steps, is_logged=True)
+    return self.read_logs()
+
+  def advance(self, num_steps: int, is_logged: bool) -> Optional[float]:
+    """Trains for `num_steps`.
+
+    Args:
+      num_steps: How many.
+      is_logged: Whether the last step computes what is of one step only.
+
+    Returns:
+      The seconds that it took, or `None` if a program was traced meanwhile.
+    """
+    started = time.perf_counter()
+    num_traces = self._run.experimental_get_tracing_count()
+    programs = self._plan(num_steps)
+    for i, (phases, repeats) in enumerate(programs):
+      is_last = tf.constant(is_logged and i == len(programs) - 1)
+      arguments = tf.constant(repeats), phases, is_last
+      self._waits += self._run(self._iterator, *arguments).numpy()
+    self._num_done += num_steps
+    self._num_summed += num_steps
+    seconds = time.perf_counter() - started
+    self._seconds += seconds
+    is_traced = self._run.experimental_get_tracing_count() > num_traces
+    return None if is_traced else seconds
+
+  def read_logs(self) -> Logs:
+    """Returns the logs since they were read last.
 
     These are means over the steps, but for what is computed at the last step
     only (`Step.last_step_log_names`). They also have `images_per_second`;
@@ -100,24 +157,28 @@ class InnerLoop:
     and `input_late`, the fraction of the steps that waited.
     """
     started = time.perf_counter()
-    programs = self._plan(num_steps)
-    waits = np.zeros([2])
-    for i, (phases, repeats) in enumerate(programs):
-      is_last = tf.constant(i == len(programs) - 1)
-      arguments = tf.constant(repeats), phases, is_last
-      waits += self._run(self._iterator, *arguments).numpy()
-    self._num_done += num_steps
     sums = self._fetch().numpy()
-    seconds = time.perf_counter() - started
+    seconds = self._seconds + time.perf_counter() - started
+    num_steps = self._num_summed
     logs = {
       name: float(value) / self._num_terms(name, num_steps)
       for name, value in zip(self._step.log_names, sums)
     }
     logs["images_per_second"] = num_steps * self._images_per_step / seconds
-    logs["input_wait"] = waits[0] / seconds
-    logs["input_late"] = waits[1] / num_steps
+    logs["input_wait"] = self._waits[0] / seconds
+    logs["input_late"] = self._waits[1] / num_steps
+    self._reset()
     self._follow(self._num_done, logs)
     return logs
+
+  def trace(self) -> None:
+    """Traces the first program that a run would call, and does not run it."""
+    phases, repeats = self._plan(1)[0]
+    arguments = tf.constant(repeats), phases, tf.constant(True)
+    self._run.get_concrete_function(self._iterator, *arguments)
+
+  def _reset(self) -> None:
+    self._waits, self._seconds, self._num_summed = np.zeros([2]), 0.0, 0
 
   def _num_terms(self, name: str, num_steps: int) -> int:
     return 1 if name in self._step.last_step_log_names else num_steps
@@ -246,12 +307,12 @@ class InnerLoop:
 
 
 def train(
-  inner: Callable[[int], Logs],
+  inner: Inner,
   start_step: int,
   num_steps: int,
   stops: Iterable[int],
   actions: Sequence[Action],
-  should_stop: Callable[[], bool] = lambda: False,
+  pace: Optional[Pace] = None,
 ) -> int:
   """Runs inner loops from `start_step` to `num_steps`; returns the last step.
 
@@ -259,17 +320,23 @@ def train(
     inner: Trains for a number of steps.
     start_step: Steps done before.
     num_steps: Total number of steps.
-    stops: Intervals; the inner loop returns to Python at every multiple.
-    actions: Called after each inner loop, in order.
-    should_stop: Called before each inner loop; `True` ends the loop early.
+    stops: Intervals; the logs are read at every multiple.
+    actions: Called at each stop, in order.
+    pace: Asked before each call of `inner`; may end the loop early.
   """
-  step = start_step
-  while step < num_steps and not should_stop():
+  step, pace = start_step, pace or Pace()
+  while step < num_steps and not pace.should_stop():
     until = next_stop(num_steps, stops, step)
-    logs = inner(until - step)
-    step = until
-    for action in actions:
-      action(step, logs)
+    num = pace.steps(step, until)
+    with pace.interruptible():
+      seconds = inner.advance(num, is_logged=step + num == until)
+    pace.measured(num, seconds)
+    step += num
+    pace.tick(step)
+    if step == until:
+      logs = inner.read_logs()
+      for action in actions:
+        action(step, logs)
   return step
 
 

@@ -5,12 +5,13 @@ collective operation: all processes must call it, in the same order.
 """
 
 import json
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from paragan_tf import collectives
+from paragan_tf.engine.peers import Peers
 
 
 class Processes:
@@ -21,6 +22,7 @@ class Processes:
     count: Number of processes.
     num_local_replicas: Number of replicas in each process.
     is_chief: Whether this process writes.
+    peers: The other ones, to see whether they live.
   """
 
   def __init__(self, strategy: tf.distribute.Strategy):
@@ -32,6 +34,7 @@ class Processes:
     self.num_local_replicas = strategy.num_replicas_in_sync // self.count
     self.is_chief = self.index == 0
     self._traced_mean = tf.function(self.mean, autograph=False)
+    self.peers = Peers(_list_addresses(resolver), self.index)
 
   def mean(self, value: tf.Tensor) -> tf.Tensor:
     """Returns the mean over all processes. Traced, cross-replica context."""
@@ -39,6 +42,12 @@ class Processes:
       return value
     mean = self._strategy.run(lambda x: collectives.mean([x])[0], args=(value,))
     return self._strategy.experimental_local_results(mean)[0]
+
+  def mean_of(self, values: Sequence[float]) -> Sequence[float]:
+    """Returns the means of some numbers over all processes."""
+    if self.count == 1:
+      return values
+    return self._traced_mean(tf.constant(values, tf.float64)).numpy().tolist()
 
   def any(self, flag: bool) -> bool:
     """Returns whether `flag` is true in any process."""
@@ -51,6 +60,17 @@ class Processes:
   def wait(self) -> None:
     """Waits until all processes call it: a barrier."""
     self._mean(0.0)
+
+  def check_chief(self, check: Callable[[], None]) -> None:
+    """Calls `check` on the chief; a `ValueError` there is raised in all."""
+    error: Optional[ValueError] = None
+    if self.is_chief:
+      try:
+        check()
+      except ValueError as e:
+        error = e
+    if self.any(error is not None):
+      raise error or ValueError("Worker 0 refused to start; it says why.")
 
   def on_chief(self, do: Callable[[], Any]) -> Any:
     """Runs `do` on the chief; all processes get its result, or an error.
@@ -84,3 +104,9 @@ class Processes:
     if self.count == 1:
       return value
     return float(self._traced_mean(tf.constant(value, tf.float64)))
+
+
+def _list_addresses(resolver) -> Sequence[str]:
+  if resolver is None:
+    return ()
+  return resolver.cluster_spec().as_dict()["worker"]

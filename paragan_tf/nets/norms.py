@@ -229,7 +229,9 @@ def _update_average(
 ) -> None:
   old = forward.read(variable)
   value = layout.cut_channels(value, old.shape[-1])
-  forward.assign_state(variable, old - weight * (old - value))
+  new = old - weight * (old - value)
+  # A step with numbers that are not finite is skipped, and leaves nothing.
+  forward.assign_state(variable, tf.where(tf.math.is_finite(new), new, old))
 
 
 def _group_size(cross_replica: bool, group_size: Union[int, str, None]) -> int:

@@ -63,7 +63,7 @@ class Best:
 
   def path(self) -> Optional[str]:
     """Returns the path of the checkpoint, or `None`."""
-    return self._checkpoints.latest()
+    return self._checkpoints.find_newest()
 
   def stage(self, path: str, step: int) -> str:
     """Copies a checkpoint that is going to be measured; returns the copy."""

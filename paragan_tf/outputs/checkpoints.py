@@ -1,34 +1,35 @@
 """Checkpoints: a flat map from variable names to values.
 
-The keys are the variables' own names, so any engine reads any other's files. If
-the replicas of a variable may differ, each value is stored: that of replica 0
-under the variable's name, the others under `name/replica_1`, `name/replica_2`,
-...
+The keys are the variables' own names, so any engine reads any other's files
+(`stored.py`). A checkpoint exists as soon as it is committed (`commit.py`), and
+the newest whole one counts: damaged ones are named and left out.
 
 With several processes the chief writes the variables whose replicas agree, if
 it has them. Each process writes the others for its own replicas, and the chief
 merges the parts:
 
-    write(folder/model.ckpt-9.parts/00001, own replicas)   # each process
-    wait()
-    merge(parts -> model.ckpt-9)                           # the chief
-    wait()
+    write(folder/model.ckpt-9.tmp/parts/00001, own replicas)  # each process
+    agree()
+    merge and commit                                          # the chief
+    agree()
 """
 
-import itertools
+import contextlib
 import json
 import os
 import re
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import sys
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 import tensorflow as tf
 
+from paragan_tf.outputs import commit, stored
+from paragan_tf.outputs.patience import IO_ERRORS
 from paragan_tf.outputs.records import write_file
 from paragan_tf.types import Entry
 
 KEEP = 3  # Checkpoints of a run; the oldest is removed after the next save.
-_PREFIX = "model.ckpt"
-_REPLICA = re.compile(r"/replica_(\d+)$")
+_PREFIX, _STATE = "model.ckpt", "checkpoint"
 
 
 class Writers(NamedTuple):
@@ -37,28 +38,34 @@ class Writers(NamedTuple):
   Attributes:
     process: Index of this process; 0 is the chief.
     num: Number of processes.
-    wait: A barrier: returns when all processes have called it.
+    any: Whether a flag is true in any process; all must call it.
   """
 
   process: int = 0
   num: int = 1
-  wait: Callable[[], None] = lambda: None
+  any: Callable[[bool], bool] = bool
 
 
 class Checkpoints:
-  """The newest checkpoints of one run, in its folder."""
+  """The newest checkpoints of one run, in its folder.
+
+  `guard` is called before a save, and raises if the folder is not as it was.
+  """
 
   def __init__(
     self,
     folder: str,
     keep: int = KEEP,
     writers: Writers = Writers(),  # noqa: B008 - It is immutable.
+    guard: Callable[[], None] = lambda: None,
   ):
     if keep < 1:
       raise ValueError(f"`keep` must be at least 1, got {keep}.")
     self._folder = folder
     self._keep = keep
     self._writers = writers
+    self._guard = guard
+    self._named: Set[str] = set()
 
   def save(self, step: int, entries: Sequence[Entry]) -> str:
     """Writes a checkpoint; earlier ones stay valid until it is complete.
@@ -66,274 +73,176 @@ class Checkpoints:
     All processes must call it.
     """
     path = self.path(step)
+    if self.needs_parts(entries):
+      self._save_parts(path, entries)
+    elif self.is_writer:
+      self.write(step, collect(entries))
+    return path
+
+  @property
+  def is_writer(self) -> bool:
+    """Whether this process commits checkpoints."""
+    return self._writers.process == 0
+
+  def needs_parts(self, entries: Sequence[Entry]) -> bool:
+    """Returns whether other processes have values that the chief lacks."""
     entries = [entry.complete() for entry in entries]
     by_chief = all(e.agrees and e.all_replicas[0] == 0 for e in entries)
-    if self._writers.num > 1 and not by_chief:
-      self._save_parts(path, entries)
-    elif self._writers.process == 0:
-      _write(path, _by_key(entries))
-    if self._writers.process == 0:
-      self._list(path)
+    return self._writers.num > 1 and not by_chief
+
+  def write(self, step: int, values: Dict[str, tf.Tensor]) -> str:
+    """Writes a checkpoint of values that are all in this process."""
+    path = self.path(step)
+    self._guard()
+    commit.discard_stage(path)
+    _write(commit.stage(path), values)
+    self._commit(path)
     return path
 
   def adopt(self, source: str, step: int) -> str:
     """Copies a checkpoint of another folder, as the newest one here."""
     path = self.path(step)
     tf.io.gfile.makedirs(self._folder)
-    folder, name = os.path.split(source)
-    # The index comes last: without it there is no checkpoint.
-    files = sorted(
-      (x for x in tf.io.gfile.listdir(folder) if x.startswith(f"{name}.")),
-      key=lambda x: x.endswith(".index"),
-    )
-    for file in files:
-      end = file[len(name) :]
-      tf.io.gfile.copy(os.path.join(folder, file), path + end, overwrite=True)
-    self._list(path)
+    commit.copy(source, path)
+    self._keep_newest(path)
     return path
 
   def _save_parts(self, path: str, entries: Sequence[Entry]) -> None:
-    folder = f"{path}.parts"
-    parts = [f"{folder}/{i:05d}" for i in range(self._writers.num)]
-    _write(parts[self._writers.process], _by_key(entries))
-    self._writers.wait()
-    if self._writers.process == 0:
-      tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=parts,
-        destination_prefix=path,
-        delete_old_dirs=True,
-      )
-    self._writers.wait()
+    parts = os.path.join(f"{path}.tmp", "parts")
+    own = os.path.join(parts, f"{self._writers.process:05d}")
+    with self._together("write its part"):
+      self._guard()
+      tf.io.gfile.makedirs(parts)
+      _write(own, collect(entries))
+    with self._together("merge the parts"):
+      if self.is_writer:
+        tf.raw_ops.MergeV2Checkpoints(
+          checkpoint_prefixes=[
+            os.path.join(parts, f"{i:05d}") for i in range(self._writers.num)
+          ],
+          destination_prefix=commit.stage(path),
+          delete_old_dirs=True,
+        )
+        self._commit(path)
 
-  def _list(self, path: str) -> None:
-    """Lists `path` as the newest checkpoint, and removes the oldest."""
-    paths = [*(p for p in self.paths() if p != path), path]
-    # The list is replaced by renaming, after the files are complete. Names have
-    # no folder, so that the run's folder can be moved.
-    names = [json.dumps(os.path.basename(p)) for p in paths[-self._keep :]]
+  @contextlib.contextmanager
+  def _together(self, what: str):
+    """Does something in all processes; what fails in one fails in all."""
+    error: Optional[Exception] = None
+    try:
+      yield
+    except IO_ERRORS as e:
+      error = e
+    if self._writers.any(error is not None):
+      raise OSError(f"A process could not {what}.") from error
+
+  def _commit(self, path: str) -> None:
+    commit.commit(path)
+    self._keep_newest(path)
+
+  def _keep_newest(self, path: str) -> None:
+    """Lists checkpoints up to `path`, and removes the oldest.
+
+    Later ones, which were damaged or given up, are no part of this run's course
+    any more.
+    """
+    step = step_of(path)
+    earlier = [p for p in self.paths() if step_of(p) < step]
+    kept = [*earlier, path][-self._keep :]
+    self._write_state(kept)
+    steps = {step_of(p) for p in kept}
+    for other in commit.list_files(self._folder).committed():
+      if other not in steps:
+        commit.remove(self._folder, other)
+
+  def recover(self) -> None:
+    """Removes what killed saves left, and lists the whole checkpoints.
+
+    No other process may be saving here.
+    """
+    for name in commit.remove_debris(self._folder):
+      self._note(f"Removed '{name}', which a save that did not end had left.")
+    whole = [p for p in self.paths() if p not in self._named]
+    if whole:
+      self._write_state(whole[-self._keep :])
+
+  def _write_state(self, paths: Sequence[str]) -> None:
+    # Names have no folder, so that the run's folder can be moved.
+    names = [json.dumps(os.path.basename(p)) for p in paths]
     lines = [f"model_checkpoint_path: {names[-1]}"]
     lines += [f"all_model_checkpoint_paths: {name}" for name in names]
-    write_file(
-      os.path.join(self._folder, "checkpoint"), "\n".join(lines).encode()
-    )
-    for old in paths[: -self._keep]:
-      _remove(old)
+    text = "\n".join(lines).encode()
+    write_file(os.path.join(self._folder, _STATE), text, sync=True)
 
   def path(self, step: int) -> str:
     """Returns the path of a step's checkpoint."""
     return os.path.join(self._folder, f"{_PREFIX}-{step}")
 
   def paths(self) -> List[str]:
-    """Returns the paths of existing checkpoints, oldest first."""
-    state = tf.train.get_checkpoint_state(self._folder)
-    listed = state.all_model_checkpoint_paths if state else []
-    return [path for path in listed if tf.io.gfile.exists(f"{path}.index")]
+    """Returns the paths of checkpoints with files of the right size.
+
+    The oldest comes first. Whether bytes have changed is not known.
+    """
+    steps = commit.list_files(self._folder).committed()
+    paths = [self.path(step) for step in steps]
+    return [p for p in paths if commit.find_damage(p, True) is None]
+
+  def find_newest(self) -> Optional[str]:
+    """Returns the newest whole checkpoint, or `None`; names damaged ones."""
+    steps = commit.list_files(self._folder).committed()
+    for path in map(self.path, reversed(steps)):
+      damage = commit.find_damage(path)
+      if damage is None:
+        return path
+      if path not in self._named:
+        self._named.add(path)
+        self._note(f"Checkpoint '{path}' is damaged and left out: {damage}.")
+    return None
 
   def latest(self) -> Optional[str]:
-    """Returns the path of the newest checkpoint, or `None`."""
-    paths = self.paths()
-    return paths[-1] if paths else None
+    """Returns the newest whole checkpoint, or `None` if there is none.
 
-
-def restore(path: str, entries: Sequence[Entry]) -> None:
-  """Restores all entries; nothing is assigned before all values are read."""
-  stored = _Stored(path)
-  entries = [entry.complete() for entry in entries if entry.copies]
-  _by_key(entries)  # Refuses duplicate names.
-  sources = [stored.find_sources(entry) for entry in entries]
-  wanted: Dict[str, tf.TensorSpec] = {}
-  for entry, keys in zip(entries, sources):
-    first = entry.copies[0]
-    spec = tf.TensorSpec(first.shape, first.dtype)
-    wanted.update((key, spec) for key in itertools.chain(*keys))
-    wanted.update(_residual_specs(entry, stored))
-  values = stored.read(wanted)
-  for entry, keys in zip(entries, sources):
-    residuals = [values[key] for key in _residual_specs(entry, stored)]
-    for copy, copy_keys in zip(entry.copies, keys):
-      value = _merge(entry, [values[key] for key in copy_keys])
-      copy.assign(_add_residuals(entry, value, residuals))
-
-
-def read_shapes(path: str) -> Dict[str, List[int]]:
-  """Returns the shapes of all stored values, without those of replicas."""
-  shapes = _Stored(path).shapes
-  return {k: v for k, v in shapes.items() if not _REPLICA.search(k)}
-
-
-def read_values(
-  path: str, specs: Dict[str, tf.TensorSpec], mean: bool
-) -> Dict[str, tf.Tensor]:
-  """Returns one value of each variable.
-
-  Args:
-    path: Of the checkpoint.
-    specs: By name.
-    mean: Whether that is the mean over replicas, or the first one's.
-  """
-  stored = _Stored(path)
-  keys = {name: stored.find_keys(name, mean) for name in specs}
-  values = stored.read({k: specs[n] for n in specs for k in keys[n]})
-  return {n: _mean([values[k] for k in keys[n]]) for n in specs}
-
-
-class _Stored:
-  """The variables of a checkpoint."""
-
-  def __init__(self, path: str):
-    self._path = path
-    try:
-      reader = tf.train.load_checkpoint(path)
-      self.shapes = reader.get_variable_to_shape_map()
-      self._dtypes = reader.get_variable_to_dtype_map()
-    except (tf.errors.OpError, ValueError, RuntimeError) as e:
-      raise _damage_error(path, e) from e
-    ids = (_REPLICA.search(key) for key in self.shapes)
-    self._num = 1 + max((int(found[1]) for found in ids if found), default=0)
-
-  def replicas(self, name: str) -> Tuple[int, ...]:
-    """Returns the ids of the replicas whose values are stored."""
-    ids = range(self._num)
-    return tuple(i for i in ids if _replica_key(name, i) in self.shapes)
-
-  def find_keys(self, name: str, all_replicas: bool) -> List[str]:
-    """Returns the keys of a variable on all replicas, or on the first."""
-    keys = [_replica_key(name, i) for i in self.replicas(name)] or [name]
-    return keys if all_replicas else keys[:1]
-
-  def find_sources(self, entry: Entry) -> List[List[str]]:
-    """Returns for each copy the keys that it is restored from."""
-    ids = self.replicas(entry.name)
-    keys = [_replica_key(entry.name, i) for i in ids]
-    if not ids:
-      keys = [] if entry.optional else [entry.name]  # The latter is missing.
-    elif len(ids) > 1 and ids in (entry.all_replicas, _all_of_run(entry)):
-      return [[_replica_key(entry.name, i)] for i in entry.replicas]
-    elif not entry.merge_rule and not (entry.agrees and len(ids) == 1):
-      self._check_replicas(entry, len(ids))
-    return [keys] * len(entry.copies)
-
-  def _check_replicas(self, entry: Entry, num_stored: int) -> None:
-    num = len(entry.all_replicas)
-    if num != num_stored:
+    If there are damaged ones only, that is an error: a run would start over.
+    """
+    newest = self.find_newest()
+    steps = commit.list_files(self._folder).committed()
+    if newest is None and steps:
+      path = self.path(steps[-1])
       raise ValueError(
-        f"Checkpoint '{self._path}' has `{entry.name}` of {num_stored} "
-        f"replicas and this run has {num} replicas: state that differs between "
-        f"replicas needs the same number; start {num_stored} of them."
+        f"All checkpoints in '{self._folder}' are damaged, the newest is "
+        f"'{path}' ({commit.find_damage(path)}): bring back a copy, or remove "
+        f"their files ({_PREFIX}-*) to start over."
       )
+    return newest
 
-  def read(self, wanted: Dict[str, tf.TensorSpec]) -> Dict[str, tf.Tensor]:
-    """Returns the values of keys; refuses other shapes and types."""
-    missing = sorted(set(wanted) - set(self.shapes))
-    if missing:
+  def check(self, path: str) -> None:
+    """Raises a `ValueError` if a checkpoint is damaged."""
+    damage = commit.find_damage(path)
+    if damage is not None:
       raise ValueError(
-        f"Checkpoint '{self._path}' lacks {_abbreviate(missing)}: it belongs "
-        "to another model; set another `model_dir`."
-      )
-    for key, spec in wanted.items():
-      self._check(key, "shape", list(spec.shape), self.shapes[key])
-      self._check(key, "type", spec.dtype.name, self._dtypes[key].name)
-    try:
-      values = tf.raw_ops.RestoreV2(
-        prefix=self._path,
-        tensor_names=list(wanted),
-        shape_and_slices=[""] * len(wanted),
-        dtypes=[spec.dtype for spec in wanted.values()],
-      )
-    except tf.errors.OpError as e:
-      raise _damage_error(self._path, e) from e
-    return dict(zip(wanted, values))
-
-  def _check(self, key: str, what: str, expected, got) -> None:
-    if expected != got:
-      raise ValueError(
-        f"`{key}` in checkpoint '{self._path}' must have {what} {expected}, "
-        f"got {got}: it belongs to another model; set another `model_dir`."
+        f"Checkpoint '{path}' is damaged ({damage}): take another one."
       )
 
-
-def _residual_specs(entry: Entry, stored: _Stored) -> Dict[str, tf.TensorSpec]:
-  """Returns the specs of an entry's residual vectors, by key."""
-  part = entry.residual_source
-  if part is None:
-    return {}
-  keys = [_replica_key(part.key, i) for i in stored.replicas(part.key)]
-  return {k: tf.TensorSpec([part.size], entry.copies[0].dtype) for k in keys}
+  def _note(self, text: str) -> None:
+    if self.is_writer:
+      print(f"Warning: {text}", file=sys.stderr, flush=True)
 
 
-def _add_residuals(
-  entry: Entry, value: tf.Tensor, vectors: Sequence[tf.Tensor]
-) -> tf.Tensor:
-  """Returns the value plus its part of the residual vectors."""
-  if entry.residual_source is None or not vectors:
-    return value
-  start, size = entry.residual_source.start, value.shape.num_elements()
-  part = tf.add_n(vectors)[start : start + size]
-  return value + tf.reshape(part, value.shape)
+def collect(entries: Sequence[Entry]) -> Dict[str, tf.Tensor]:
+  """Returns the values that this process saves, by key."""
+  variables = stored.by_key([entry.complete() for entry in entries])
+  return {key: variable.read_value() for key, variable in variables.items()}
 
 
-def _merge(entry: Entry, values: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns the mean or the sum of the replicas' values; zeros for none."""
-  if not values:
-    return tf.zeros_like(entry.copies[0])
-  if entry.merge_rule == "sum" and values[0].dtype.is_floating:
-    return tf.add_n(values)
-  return _mean(values)
+def step_of(path: str) -> int:
+  """Returns the step of a checkpoint by its path."""
+  return int(re.findall(r"\d+$", path)[0])
 
 
-def _mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
-  # Integers are counts, which agree on all replicas.
-  if len(values) == 1 or not values[0].dtype.is_floating:
-    return values[0]
-  return tf.add_n(values) / len(values)
-
-
-def _write(path: str, by_key: Dict[str, tf.Variable]) -> None:
+def _write(prefix: str, values: Dict[str, tf.Tensor]) -> None:
   tf.raw_ops.SaveV2(
-    prefix=path,
-    tensor_names=list(by_key),
-    shape_and_slices=[""] * len(by_key),
-    tensors=[variable.read_value() for variable in by_key.values()],
+    prefix=prefix,
+    tensor_names=list(values),
+    shape_and_slices=[""] * len(values),
+    tensors=list(values.values()),
   )
-
-
-def _all_of_run(entry: Entry) -> Tuple[int, ...]:
-  """Returns all replicas of the run, which older checkpoints have."""
-  return tuple(range(entry.num_replicas))
-
-
-def _replica_key(name: str, replica: int) -> str:
-  return name if not replica else f"{name}/replica_{replica}"
-
-
-def _by_key(entries: Sequence[Entry]) -> Dict[str, tf.Variable]:
-  """Returns the variables that this process saves, by key."""
-  by_key: Dict[str, tf.Variable] = {}
-  for entry in entries:
-    pairs = list(zip(entry.replicas, entry.copies))
-    if entry.agrees:
-      pairs = [(0, c) for r, c in pairs if r == entry.all_replicas[0]]
-    for replica, copy in pairs:
-      key = _replica_key(entry.name, replica)
-      if key in by_key:
-        raise ValueError(f"Two variables are named `{key}`.")
-      by_key[key] = copy
-  return by_key
-
-
-def _damage_error(path: str, error: Exception) -> ValueError:
-  reason = str(error).split("\n")[0][:200]
-  return ValueError(
-    f"Checkpoint '{path}' cannot be read ({reason}): it is damaged; remove "
-    f"its files ({os.path.basename(path)}.*) to resume from the one before."
-  )
-
-
-def _remove(path: str) -> None:
-  for name in tf.io.gfile.glob(f"{path}.*"):
-    tf.io.gfile.remove(name)
-
-
-def _abbreviate(names: Sequence[str]) -> str:
-  more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-  return ", ".join(f"`{name}`" for name in names[:3]) + more

@@ -30,6 +30,8 @@ from paragan_tf.outputs.features import (
 )
 
 AUTO = "auto"
+# Beginnings of what is loaded as a program, not as numbers.
+PROGRAMS = ("keras:", "saved_model:", "hub:")
 _INPUT = (None, None, None, 3)
 
 MakeExtractor = Callable[[], Extractor]

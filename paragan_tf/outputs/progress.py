@@ -31,13 +31,13 @@ class Progress:
     self._origin = (start_step, time.monotonic())
     self._first: Optional[tuple[int, float]] = None
     self._last_line_at = -math.inf
-    self._pending = ""
+    self._pending = self._said = ""
     self._bar = None
     if self._stream.isatty():
       self._bar = tqdm.tqdm(
         total=num_steps,
         initial=start_step,
-        desc=f"{start_step}/{num_steps}",
+        desc=f"{start_step}/{num_steps} tracing the first step",
         file=self._stream,
         bar_format=_BAR,
         dynamic_ncols=True,
@@ -74,6 +74,7 @@ class Progress:
       parts.append(f"input wait {input_wait:.0%}")
     if reading is not None:
       parts.append("{:.0f} readers {:.0f} ahead".format(*reading))
+    self._said = " ".join(parts[1:])
     if self._bar is not None:
       self._bar.set_description_str(" ".join(parts), refresh=False)
       self._bar.update(step - self._bar.n)
@@ -84,6 +85,15 @@ class Progress:
     if is_last or now - self._last_line_at >= _SECONDS_BETWEEN_LINES:
       self._last_line_at = now
       self._print_pending()
+
+  def tick(self, step: int) -> None:
+    """Shows the step between two updates, on a terminal."""
+    if self._bar is not None:
+      rest = self._said or "tracing is done"
+      text = f"{step}/{self._num_steps} {rest}"
+      self._bar.set_description_str(text, refresh=False)
+      self._bar.update(step - self._bar.n)
+      self._bar.refresh()
 
   def note(self, text: str) -> None:
     """Prints a line without breaking the bar."""

@@ -10,6 +10,7 @@
 One process of a run writes; any process may `read` at the same time.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -22,20 +23,27 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from paragan_tf.outputs import commit
+
 FILE, _STARTS = "metrics.jsonl", "starts.jsonl"
 EVALUATIONS = "evaluations.jsonl"  # Of processes beside the run.
-_RESERVED = ("step", "seconds", "metrics")
+_RESERVED = ("step", "seconds", "metrics", "note")
 _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
 
 
-def write_file(path: str, data: bytes) -> None:
-  """Writes a file atomically: a reader never sees a part of it."""
+def write_file(path: str, data: bytes, sync: bool = False) -> None:
+  """Writes a file atomically: a reader never sees a part of it.
+
+  With `sync` it is on disk before it replaces an older one.
+  """
   tf.io.gfile.makedirs(os.path.dirname(path) or ".")
   part = f"{path}.part{os.getpid()}"
   try:
     with tf.io.gfile.GFile(part, "wb") as f:
       f.write(data)
+    if sync:
+      commit.sync(part)
     tf.io.gfile.rename(part, path, overwrite=True)
   except BaseException:
     if tf.io.gfile.exists(part):
@@ -106,6 +114,7 @@ class Records:
   def __init__(self, model_dir: str, file: str = FILE):
     self._model_dir, self._file = model_dir, file
     self._events: dict[str, tf.io.TFRecordWriter] = {}
+    self._torn: set[str] = set()
     self._reset(file, _read_lines(os.path.join(model_dir, file)))
 
   def rewind(self, step: int) -> None:
@@ -123,8 +132,9 @@ class Records:
     for name in _RESERVED:
       if name in scalars:
         raise ValueError(f"`values` must not use the name {name!r}; rename it.")
-    self._append(step, scalars)
+    # In this order, as a line that is written again would count twice.
     self._write_scalars(step, scalars)
+    self._append(step, scalars)
 
   def metric(
     self,
@@ -148,13 +158,17 @@ class Records:
         raise ValueError(
           f"`entries` must each have a name and a value, got {entry}."
         )
-    clock = {} if seconds is None else {"seconds": seconds}
-    self._append(step, {**clock, "metrics": entries})
     for entry in entries:
       if isinstance(entry["value"], (int, float)):
         scalar = {f"metrics/{entry['name']}": entry["value"]}
         run = f"protocol_{_digest(entry.get('protocol'))}"
         self._write_scalars(step, scalar, run)
+    clock = {} if seconds is None else {"seconds": seconds}
+    self._append(step, {**clock, "metrics": entries})
+
+  def note(self, step: int, text: str) -> None:
+    """Writes a line of words, for people."""
+    self._append(step, {"note": text})
 
   def start(self, step: int, facts: Mapping[str, Any]) -> None:
     """Writes what the run starts, or resumes, with."""
@@ -173,7 +187,9 @@ class Records:
   def close(self) -> None:
     """Closes the event files; a later write opens new ones."""
     for events in self._events.values():
-      events.close()
+      # Each event was flushed; all values are in metrics.jsonl, too.
+      with contextlib.suppress(tf.errors.OpError):
+        events.close()
     self._events.clear()
 
   def _reset(self, file: str, lines: list[dict[str, Any]]) -> None:
@@ -195,8 +211,13 @@ class Records:
     tf.io.gfile.makedirs(self._model_dir)
     # Opened for each line, because a bucket stores only files that are closed.
     path = os.path.join(self._model_dir, file or self._file)
+    text = _to_line(line)
+    if path in self._torn:  # Ends what a failed write has left.
+      text = "\n" + text
+    self._torn.add(path)
     with tf.io.gfile.GFile(path, "a") as f:
-      f.write(_to_line(line))
+      f.write(text)
+    self._torn.discard(path)
 
   def _write_scalars(
     self, step: int, scalars: Mapping[str, float], run: str = ""
@@ -214,8 +235,12 @@ class Records:
     event = _Event(
       wall_time=time.time(), step=int(step), summary=_Summary(value=values)
     )
-    self._events[run].write(event.SerializeToString())
-    self._events[run].flush()
+    try:
+      self._events[run].write(event.SerializeToString())
+      self._events[run].flush()
+    except tf.errors.OpError:
+      del self._events[run]  # Its end is torn; the next one is a new file.
+      raise
 
 
 def _open_events(folder: str) -> tf.io.TFRecordWriter:

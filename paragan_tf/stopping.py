@@ -1,0 +1,216 @@
+"""Stops a program on SIGINT, SIGTERM, SIGHUP, or on notice, and loses nothing.
+
+    stop = Stop(grace_seconds)         # in the main thread, before slow imports
+    ...                                # until `begin` a signal ends at once
+    stop.begin()
+    while not stop.is_requested():
+      with stop.interruptible():       # here a signal raises `Stopped`
+        train_a_little()
+    save()
+    sys.exit(EXIT_AGAIN)
+
+A thread receives the signals, so that one is answered while the main thread is
+inside a long call of TensorFlow. The first asks; after it the system's own
+handlers are back, so the second ends the program at once, wherever it is.
+"""
+
+import _thread
+import contextlib
+import ctypes
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Callable, ContextManager, Iterator, List, Optional
+
+EXIT_AGAIN = 75  # Stopped and saved: the same command resumes (EX_TEMPFAIL).
+EXIT_INTERRUPTED = 130  # Stopped while it started.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IDLE_SECONDS = 3.0  # For which a call may go on that has nothing to save.
+
+
+class Stopped(BaseException):
+  """A signal came where work may be cut off; no error."""
+
+
+class Request:
+  """A request to stop that comes by a notice only; signals are left alone.
+
+  Attributes:
+    has_unsaved: Whether something was trained that no checkpoint has.
+  """
+
+  def __init__(self):
+    self.has_unsaved = False
+    self._requested = threading.Event()
+
+  def is_requested(self) -> bool:
+    """Returns whether to stop as soon as possible."""
+    return self._requested.is_set()
+
+  def request(self, reason: str) -> None:
+    """Asks to stop, from any thread; signals may still follow."""
+    _say(f"Stopping, and saving what was trained ({reason}).")
+    self._requested.set()
+
+  def interruptible(self) -> ContextManager[None]:
+    """Makes a context in which a request may raise `Stopped`."""
+    return contextlib.nullcontext()
+
+
+class Stop(Request):
+  """A request to stop, as a signal or a notice makes it.
+
+  Args:
+    grace_seconds: After a request the program ends within this time, whatever
+      it does then; unlimited by default.
+    message: Said at the first request.
+  """
+
+  def __init__(
+    self,
+    grace_seconds: Optional[float] = None,
+    message: str = "Stopping, and saving what was trained",
+  ):
+    if grace_seconds is not None and grace_seconds <= 0:
+      raise ValueError(
+        f"`--grace_seconds` must be above 0, got {grace_seconds:g}."
+      )
+    super().__init__()
+    self._grace_seconds = grace_seconds
+    self._message = message
+    self._has_begun = False
+    self._interruptible = 0
+    self._at_exit: List[Callable[[], None]] = []
+    self._num_notices = 0
+    self._is_signaled = False
+    self._reader, self._writer = os.pipe()
+    os.set_blocking(self._writer, False)
+    self._before = [signal.getsignal(number) for number in SIGNALS]
+    for number in SIGNALS:
+      ignored = signal.getsignal(number) == signal.SIG_IGN
+      if not (number == signal.SIGHUP and ignored):  # As under nohup.
+        signal.signal(number, self._handle)
+    self._wakeup = signal.set_wakeup_fd(self._writer)
+    threading.Thread(target=self._listen, name="signals", daemon=True).start()
+
+  def begin(self) -> None:
+    """Says that from now on there may be something to save."""
+    self._has_begun = True
+
+  def at_exit(self, do: Callable[[], None]) -> None:
+    """Calls `do` before the program is ended without a save."""
+    self._at_exit.append(do)
+
+  def is_requested(self) -> bool:
+    """Returns whether to stop as soon as possible."""
+    return self._is_signaled or super().is_requested()
+
+  def request(self, reason: str) -> None:
+    """Asks to stop, from any thread; signals may still follow."""
+    self._ask(reason)
+    self._num_notices += 1
+    _thread.interrupt_main()  # Lets the handler run in the main thread.
+
+  @contextlib.contextmanager
+  def interruptible(self) -> Iterator[None]:
+    """In the block a request raises `Stopped`; leave no work half done there.
+
+    For the main thread.
+    """
+    if self.is_requested():
+      raise Stopped
+    self._interruptible += 1
+    try:
+      yield
+    finally:
+      self._interruptible -= 1
+
+  def close(self) -> None:
+    """Puts back the handlers that were there before."""
+    signal.set_wakeup_fd(self._wakeup)
+    for number, handler in zip(SIGNALS, self._before):
+      signal.signal(number, handler)
+    os.close(self._writer)
+
+  def _handle(self, number: int, frame: object) -> None:
+    """Runs in the main thread, as soon as that is in Python."""
+    del number, frame
+    self._is_signaled = True  # The thread may be slower.
+    if self._interruptible and self._has_begun:
+      raise Stopped
+
+  def _listen(self) -> None:
+    """Waits for the first signal's number, which Python's C handler sends."""
+    with contextlib.suppress(OSError):
+      for (number,) in iter(lambda: os.read(self._reader, 1), b""):
+        if number == signal.SIGINT and self._num_notices:
+          self._num_notices -= 1
+          continue
+        if number not in SIGNALS:
+          continue
+        _restore_system_handlers()
+        if number == signal.SIGHUP:
+          _leave_terminal()
+        self._ask(signal.Signals(number).name)
+        return
+
+  def _ask(self, reason: str) -> None:
+    if self._requested.is_set():
+      return
+    self._requested.set()
+    if not self._has_begun:
+      _say(f"Stopped by {reason} at the start; nothing was trained.")
+      self._end(EXIT_INTERRUPTED)
+    _say(f"{self._message} ({reason}); again to stop at once.")
+    threading.Thread(target=self._watch, name="stop", daemon=True).start()
+
+  def _watch(self) -> None:
+    """Ends the program if it takes too long, or has nothing to save."""
+    asked_at = idle_since = time.monotonic()
+    grace = self._grace_seconds or math.inf
+    while True:
+      time.sleep(0.1)
+      now = time.monotonic()
+      if self.has_unsaved:
+        idle_since = now
+      if now - idle_since > _IDLE_SECONDS:  # It traces a step, or measures.
+        _say("Stopped; nothing was left to save. The same command resumes.")
+        self._end(EXIT_AGAIN)
+      if now - asked_at > grace:
+        _say(
+          f"Stopped after {grace:g} s of grace. What was not saved is lost; "
+          "the same command resumes at the last checkpoint."
+        )
+        self._end(EXIT_AGAIN)
+
+  def _end(self, code: int) -> None:
+    for do in self._at_exit:
+      with contextlib.suppress(Exception):
+        do()
+    os._exit(code)
+
+
+def _restore_system_handlers() -> None:
+  """Lets the next signal end the process, from any thread."""
+  # Python's own function is for the main thread, which may be busy for long.
+  libc = ctypes.CDLL(None)
+  for number in SIGNALS:
+    if signal.getsignal(number) != signal.SIG_IGN:
+      libc.signal(int(number), None)
+
+
+def _leave_terminal() -> None:
+  """Discards what is printed to a terminal that is gone."""
+  null = os.open(os.devnull, os.O_WRONLY)
+  for descriptor in (1, 2):
+    if os.isatty(descriptor):
+      os.dup2(null, descriptor)
+  os.close(null)
+
+
+def _say(text: str) -> None:
+  with contextlib.suppress(OSError, ValueError):
+    print(text, file=sys.stderr, flush=True)
