@@ -18,6 +18,7 @@ _API = {
   "Estimator": "paragan_tf.api",
   "ScalingManager": "paragan_tf.api",
   "fashion_mnist": "paragan_tf.api",
+  "compare": "paragan_tf.comparison",
   "load": "paragan_tf.trained",
   "allow_gin_imports": "paragan_tf.gin_imports",
   "DeviceOptions": "paragan_tf.engine.strategies",

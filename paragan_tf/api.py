@@ -22,8 +22,9 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf import choices, trained
+from paragan_tf import choices, comparison, trained
 from paragan_tf.callbacks import Callbacks
+from paragan_tf.comparison import compare
 from paragan_tf.data import array_input
 from paragan_tf.data.adapted_input import AdaptedInput
 from paragan_tf.data.array_input import UserData
@@ -46,6 +47,7 @@ __all__ = [
   "DeviceOptions",
   "Estimator",
   "ScalingManager",
+  "compare",
   "fashion_mnist",
   "load",
 ]
@@ -161,7 +163,7 @@ class Estimator:
         f"steps={steps}, max_steps={max_steps}."
       )
     run = self.get_run(input_fn)
-    run.num_steps = max_steps or run.done + (steps or 0)
+    run.extend(max_steps or run.done + (steps or 0))
     try:
       run.train(run.num_steps)
     finally:
@@ -258,6 +260,25 @@ class Estimator:
   ) -> str:
     """Writes the average of G as a SavedModel; returns its path."""
     return self.generator().export(folder, truncation)
+
+  def compare(
+    self,
+    *others: str,
+    output: str = "compare.html",
+    price: Optional[float] = None,
+  ) -> str:
+    """Writes a page that compares this run with others; returns its table.
+
+    Args:
+      others: Folders of runs. Gin's config is that of one of them afterwards.
+      output: The page to write.
+      price: Of an hour of one device, if costs are wanted.
+    """
+    generators = {self.model_dir: self.generator()}
+    paths = (self.model_dir, *others)
+    result = comparison.compare(paths, price, generators=generators)
+    result.write(output)
+    return result.table
 
   def generator(self) -> Generator:
     """Returns the average of G as it is now."""

@@ -133,6 +133,7 @@ class Evaluation:
     num_reference: Optional[int] = None,
     progress=None,
     only: Optional[Sequence[str]] = None,
+    seed: int = METRIC_SEED,
   ) -> List[metrics.MetricValue]:
     """Returns the metric values of the moving average of G.
 
@@ -142,6 +143,7 @@ class Evaluation:
         the default of `InputFn.reference` if `None`.
       progress: Called with the images done and their total.
       only: Names of metrics, e.g. 'fid'; all that can be measured by default.
+      seed: Of the latent codes.
     """
     counts = (num_samples, num_reference)
     if counts not in self._metric_suites:
@@ -152,12 +154,12 @@ class Evaluation:
       bn_mode=f"standing, {self._num_standing}"
       if self._num_standing
       else "stored",
-      seed=METRIC_SEED,
+      seed=seed,
     )
     suite, num_samples, labels = self._metric_suites[counts]
     with self._metric_sampler() as sampler:
       return suite.measure(
-        lambda labels, start: sampler(labels, METRIC_SEED, start),
+        lambda labels, start: sampler(labels, seed, start),
         sampling,
         num_samples,
         labels,

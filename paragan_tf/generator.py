@@ -210,12 +210,7 @@ class Generator:
 
   def make_sampler(self, truncation: Optional[float] = None) -> Sampler:
     """Returns a sampler, which draws floats; `truncation` is as in `sample`."""
-    check_truncation(truncation)
-    if truncation is None:
-      truncation = self.info.truncation
-    elif math.isinf(truncation):
-      truncation = None
-    sampler = self.new_sampler(truncation, _BATCH_SIZE)
+    sampler = self.new_sampler(self.choose_truncation(truncation), _BATCH_SIZE)
     self.settle(sampler)
     return sampler
 
@@ -246,6 +241,13 @@ class Generator:
 
   def _make_exported(self) -> Net:
     return self.net
+
+  def choose_truncation(self, truncation: Optional[float]) -> Optional[float]:
+    """Returns what a `truncation` of `sample` stands for, `None` for none."""
+    check_truncation(truncation)
+    if truncation is None:
+      return self.info.truncation
+    return None if math.isinf(truncation) else truncation
 
   def _find_ids(self, classes: Optional[Classes]) -> Optional[np.ndarray]:
     """Returns the ids of classes, `None` if G is unconditional."""
@@ -316,7 +318,6 @@ def _interpolate_arcs(
     np.sin((1.0 - t) * angle) * a[:, None] + np.sin(t * angle) * b[:, None]
   )
   mixed = (mixed / np.sin(angle)).astype(np.float32)
-  mixed[:, 0], mixed[:, -1] = a, b
   return mixed.reshape([-1, a.shape[1]])
 
 

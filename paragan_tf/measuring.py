@@ -18,7 +18,7 @@ import gin
 from paragan_tf import array_files, trained
 from paragan_tf.data import index_files
 from paragan_tf.data.input_fn import InputFn
-from paragan_tf.engine.sampling import Sampler
+from paragan_tf.engine.sampling import BATCH_SIZE, Sampler
 from paragan_tf.evaluation import METRIC_SEED, Evaluation
 from paragan_tf.experiment import Experiment
 from paragan_tf.generator import Generator
@@ -37,7 +37,6 @@ from paragan_tf.outputs.statistics import Progress, Statistics
 from paragan_tf.trained import Step
 
 _NUM_SAMPLES = 10_000
-_BATCH_SIZE = 256  # As at the end of a run, so that values are the same.
 
 
 class Request(NamedTuple):
@@ -54,6 +53,7 @@ class Request(NamedTuple):
     resolution: Crops and resizes images in files to this size.
     truncation: Of the latent codes; by default as in the run.
     reference_dir: Where statistics of real images are kept.
+    seed: Of the latent codes; by default as at the end of a run.
   """
 
   metrics: Optional[Sequence[str]] = None
@@ -63,6 +63,7 @@ class Request(NamedTuple):
   resolution: Optional[int] = None
   truncation: Optional[float] = None
   reference_dir: Optional[str] = None
+  seed: int = METRIC_SEED
 
 
 class RunMeter:
@@ -136,7 +137,7 @@ class RunMeter:
     def measure(generator, progress):
       sampler = _make_sampler(generator, request.truncation)
       return evaluation.of(sampler, lambda: generator.net).measure(
-        num, run.get("num_metric_reference"), progress
+        num, run.get("num_metric_reference"), progress, seed=request.seed
       )
 
     return measure
@@ -152,9 +153,9 @@ class RunMeter:
 
     def measure(generator, progress):
       sampler = _make_sampler(generator, request.truncation)
-      sampling = Sampling(True, sampler.truncation, "stored", METRIC_SEED)
+      sampling = Sampling(True, sampler.truncation, "stored", request.seed)
       return suite.measure(
-        lambda ids, start: sampler(ids, METRIC_SEED, start),
+        lambda ids, start: sampler(ids, request.seed, start),
         sampling,
         num,
         labels,
@@ -192,9 +193,10 @@ def list_steps(model_dir: str) -> List[int]:
 
 
 def _make_sampler(generator: Generator, truncation: Optional[float]) -> Sampler:
-  if truncation is None:
-    truncation = generator.info.truncation
-  return generator.new_sampler(truncation, _BATCH_SIZE)
+  """Returns a sampler with the batches of a run's, which draws the same."""
+  return generator.new_sampler(
+    generator.choose_truncation(truncation), BATCH_SIZE
+  )
 
 
 def _make_extractor(request: Request, channels: int) -> Extractor:

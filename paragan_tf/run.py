@@ -296,8 +296,13 @@ class Run:
     self.experiment.consolidate()
     return self._logs
 
+  def extend(self, num_steps: int) -> None:
+    """Makes `num_steps` the end, which the next `train` records."""
+    self._is_started &= num_steps == self.num_steps
+    self.num_steps = num_steps
+
   def _record_start(self) -> None:
-    """Records what this process trains with, once and if it trains."""
+    """Records what this process trains with, once for each end."""
     if self._is_started or not self.folder.is_writer:
       return
     self._is_started = True
@@ -339,7 +344,14 @@ class Run:
     self.folder.close()
     assert self._make_again is not None
     stop = self.control.stop
-    for name in ("experiment", "control", "_state", "_inner", "_held"):
+    for name in (
+      "experiment",
+      "control",
+      "_state",
+      "_inner",
+      "_held",
+      "_health",
+    ):
       setattr(self, name, None)  # Frees its memory first.
     vars(self).update(vars(self._make_again()))
     self.control.stop = stop
