@@ -16,7 +16,7 @@ QUICK := $(addprefix tests/,architecture_test.py input_fn_test.py layers_test.py
 	step_test.py::StepTest run_test.py::QuickTest)
 
 .PHONY: install train smoke quick test test-tpu browser cifar10 inception soak \
-	lint lock dist clean
+	fuzz lint lock dist clean
 .DEFAULT_GOAL := train
 
 train: install
@@ -58,6 +58,10 @@ test-tpu: install
 soak: install browser
 	@$(PY) -m pytest -q -m "not tpu" $(PARALLEL) tests
 	@$(PY) -m tests.soak
+
+# Thousands of bad inputs; fails on a traceback, a hang or a file elsewhere.
+fuzz: install
+	@$(PY) -m tests.fuzz
 
 lint: install
 	@$(PY) -m ruff check .

@@ -67,7 +67,15 @@ EXTRAS = {
     f"onnx>=1.19; {_NEW}",
     f"onnxruntime>=1.23; {_NEW}",
   ],
-  "dev": ["build", "matplotlib", "mypy", "pytest", "pytest-xdist", "ruff"],
+  "dev": [
+    "build",
+    "hypothesis",
+    "matplotlib",
+    "mypy",
+    "pytest",
+    "pytest-xdist",
+    "ruff",
+  ],
 }
 
 

@@ -14,10 +14,13 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 quiet.install()
 
 _API = {
+  "Config": "paragan_tf.api",
   "Estimator": "paragan_tf.api",
   "ScalingManager": "paragan_tf.api",
   "fashion_mnist": "paragan_tf.api",
+  "compare": "paragan_tf.comparison",
   "load": "paragan_tf.trained",
+  "allow_gin_imports": "paragan_tf.gin_imports",
   "DeviceOptions": "paragan_tf.engine.strategies",
 }
 

@@ -22,6 +22,7 @@ COMMANDS = (
   "make_tfrecords",
   "make_cifar10",
   "make_inception",
+  "plan",
   "layout",
   "tpu_report",
   "benchmark",

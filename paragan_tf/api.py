@@ -5,8 +5,9 @@
 
 or, driven step by step,
 
+    cfg = pg.Config(max_steps=1000)
     scale_mgr = pg.ScalingManager(config=cfg, bs=2048, num_workers=128)
-    for step in range(cfg.max_steps):
+    for step in cfg.max_steps:
       scale_mgr.train(gan)
     scale_mgr.eval(metric="fid")
 
@@ -16,13 +17,14 @@ the files of `gin/`.
 
 import functools
 import tempfile
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from paragan_tf import choices, trained
+from paragan_tf import choices, comparison, trained
 from paragan_tf.callbacks import Callbacks
+from paragan_tf.comparison import compare
 from paragan_tf.data import array_input
 from paragan_tf.data.adapted_input import AdaptedInput
 from paragan_tf.data.array_input import UserData
@@ -36,14 +38,16 @@ from paragan_tf.game.optimizers import LearningRate
 from paragan_tf.generator import Classes, Generator, Samples
 from paragan_tf.nets.adapted import adapt_d, adapt_g
 from paragan_tf.outputs.checkpoints import Checkpoints
-from paragan_tf.outputs.metrics import OTHER_NAMES
 from paragan_tf.run import Run
+from paragan_tf.scaling_manager import Config, ScalingManager
 from paragan_tf.trained import load
 
 __all__ = [
+  "Config",
   "DeviceOptions",
   "Estimator",
   "ScalingManager",
+  "compare",
   "fashion_mnist",
   "load",
 ]
@@ -116,6 +120,7 @@ class Estimator:
     Callbacks(callbacks)  # Refuses what is wrong now.
     self._callbacks = callbacks
     self._data: Optional[UserData] = None
+    self._choice: Optional[strategies.Choice] = None
     self._run: Optional[Run] = None
 
   @property
@@ -158,7 +163,7 @@ class Estimator:
         f"steps={steps}, max_steps={max_steps}."
       )
     run = self.get_run(input_fn)
-    run.num_steps = max_steps or run.done + (steps or 0)
+    run.extend(max_steps or run.done + (steps or 0))
     try:
       run.train(run.num_steps)
     finally:
@@ -256,6 +261,25 @@ class Estimator:
     """Writes the average of G as a SavedModel; returns its path."""
     return self.generator().export(folder, truncation)
 
+  def compare(
+    self,
+    *others: str,
+    output: str = "compare.html",
+    price: Optional[float] = None,
+  ) -> str:
+    """Writes a page that compares this run with others; returns its table.
+
+    Args:
+      others: Folders of runs. Gin's config is that of one of them afterwards.
+      output: The page to write.
+      price: Of an hour of one device, if costs are wanted.
+    """
+    generators = {self.model_dir: self.generator()}
+    paths = (self.model_dir, *others)
+    result = comparison.compare(paths, price, generators=generators)
+    result.write(output)
+    return result.table
+
   def generator(self) -> Generator:
     """Returns the average of G as it is now."""
     if self._can_load():
@@ -292,18 +316,9 @@ class Estimator:
         f"`Estimator` with `model_dir` '{self.model_dir}', which resumes."
       )
     self._data = input_fn
-    choice = strategies.choose(self._device_options)
+    choice = self._choose()
     print(f"Training on {choice.reason}, in {self.model_dir}.", flush=True)
-    given: Dict[str, Any] = {} if self._loss is None else {"loss": self._loss}
-    experiment = Experiment(
-      choice.strategy,
-      self._nets,
-      batch_size=self.batch_size,
-      input_fn=self._make_input,
-      extractor="auto",
-      optimizers=choices.find_optimizers(self._optimizers),
-      **given,
-    )
+    experiment = self._make_experiment(choice.strategy, self.batch_size)
     self._run = Run(
       experiment,
       self.model_dir,
@@ -315,90 +330,51 @@ class Estimator:
     self._run.open()
     return self._run
 
+  def _choose(self) -> strategies.Choice:
+    """Returns the strategy, one for all: two would clash."""
+    if self._choice is None:
+      self._choice = strategies.choose(self._device_options)
+    return self._choice
+
+  def _make_experiment(
+    self, strategy: tf.distribute.Strategy, batch_size: int
+  ) -> Experiment:
+    given: Dict[str, Any] = {} if self._loss is None else {"loss": self._loss}
+    return Experiment(
+      strategy,
+      self._nets,
+      batch_size=batch_size,
+      input_fn=self._make_input,
+      extractor="auto",
+      optimizers=choices.find_optimizers(self._optimizers),
+      **given,
+    )
+
+  @property
+  def is_built(self) -> bool:
+    """Whether training began, after which the batch size stays."""
+    return self._run is not None
+
+  def make_worker(
+    self, input_fn: Optional[UserData], batch_size: int
+  ) -> Experiment:
+    """Returns one worker with a batch of its own, to be profiled."""
+    self._data = input_fn
+    strategy = self._choose().strategy
+    if strategy.num_replicas_in_sync > 1:
+      kind = strategy.extended.worker_devices[0]
+      strategy = tf.distribute.OneDeviceStrategy(kind)
+    return self._make_experiment(strategy, batch_size)
+
+  def describe(self) -> str:
+    """Returns what a profile is of: nets and arguments, as text."""
+    parts = [f"{name} = {x}" for name, x in sorted(self._notes.items())]
+    for net in self._nets.values():
+      parts.append(choices.describe_source(net.args[0]))
+    return "\n".join(parts)
+
   def _make_input(self):
     if self._data is None:
       return InputFn(conditional=self._num_classes != 0)
     made = array_input.make_input(self._data, self._num_classes)
     return AdaptedInput(made.input_fn, made.num_classes)
-
-
-class ScalingManager:
-  """Shares the batch among workers, drives the steps and evaluates.
-
-  With fewer devices here than `num_workers`, each does the work of several:
-  the gradient is that of the whole batch either way.
-
-  Args:
-    config: Anything with `max_steps`, and maybe `input_fn`, as attributes or
-      keys.
-    bs: Images of one batch, over all workers; an estimator that has begun must
-      have the same.
-    num_workers: Among how many the batch is shared.
-  """
-
-  def __init__(self, config: Any, bs: int, num_workers: int = 1):
-    if num_workers < 1 or bs < 1 or bs % num_workers:
-      raise ValueError(
-        f"`bs` must be a multiple of `num_workers`, got {bs} and "
-        f"{num_workers}: every worker takes an equal share."
-      )
-    self.batch_per_worker = bs // num_workers
-    self.num_workers = num_workers
-    self._config = config
-    self._bs = bs
-    self._gan: Optional[Estimator] = None
-
-  def train(self, gan: Estimator, steps: int = 1) -> Logs:
-    """Trains `gan` for `steps`; returns the logs."""
-    if gan is not self._gan:
-      self._take(gan)
-    return gan.advance(steps)
-
-  def eval(self, metric: str = "fid") -> Optional[float]:
-    """Returns a metric of the `gan` that was trained, and saves that.
-
-    Without the network of FID, `fid` is the Fréchet distance of another one's
-    features; a line says which.
-    """
-    if self._gan is None:
-      raise ValueError("`eval` measures what `train` has trained: train first.")
-    run = self._gan.get_run()
-    run.close_progress()
-    run.save()
-    values = self._gan.evaluate()
-    name = _find(metric, values)
-    if name != metric:
-      print(f"`{metric}` is `{name}` here: run `make inception` for FID.")
-    return values[name]
-
-  def _take(self, gan: Estimator) -> None:
-    gan.batch_size = self._bs
-    gan.max_steps = _read(self._config, "max_steps")
-    run = gan.get_run(_read(self._config, "input_fn"))
-    num = run.experiment.strategy.num_replicas_in_sync
-    print(
-      f"A batch of {self._bs} for {self.num_workers} worker(s), "
-      f"{self.batch_per_worker} each, on {num} device(s) here.",
-      flush=True,
-    )
-    self._gan = gan
-
-
-def _find(metric: str, values: Mapping[str, Any]) -> str:
-  """Returns the full name of a metric, which may end in an extractor."""
-  if metric in values:
-    return metric
-  stem = f"{OTHER_NAMES.get(metric, metric)}_"
-  names = [x for x in values if not x.endswith("_real")]
-  for name in names:
-    if name.startswith(stem):
-      return name
-  raise ValueError(
-    f"`metric` must be one of {', '.join(names)}, got '{metric}'."
-  )
-
-
-def _read(config: Any, name: str) -> Any:
-  if isinstance(config, Mapping):
-    return config.get(name)
-  return getattr(config, name, None)

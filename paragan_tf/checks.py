@@ -1,6 +1,6 @@
 """Checks that the parts of an experiment are compatible, before it is built."""
 
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from paragan_tf import collectives
 from paragan_tf.game import class_losses
@@ -35,6 +35,27 @@ def check_batches(
     )
 
 
+def check_nets(nets: Mapping[str, Net]) -> None:
+  """Raises an error if G is a discriminator, or D a generator."""
+  for who, net in nets.items():
+    if hasattr(net, "z_dim") != (who == "g"):
+      made, wanted = ("D", "G") if who == "g" else ("G", "D")
+      raise ValueError(
+        f"`{who}/player.net` must make a {wanted}, and makes a {made}, "
+        f"{type(net).__name__}: set `g/player.net` to a generator and "
+        "`d/player.net` to a discriminator."
+      )
+
+
+def check_seconds(max_seconds: Optional[float], estimator: Any) -> None:
+  """Raises an error if what trains cannot stop in time."""
+  if max_seconds is not None and estimator is not None:
+    raise ValueError(
+      f"`max_seconds` needs `--engine=strategy`, got {max_seconds}: "
+      "TPUEstimator stops after steps only; set `Run.num_steps`."
+    )
+
+
 def check_classes(penalties: Sequence[Penalty], who: str, d: Net) -> None:
   """Raises an error if D's head predicts classes and no penalty trains it."""
   conditioning = getattr(getattr(d, "head", None), "conditioning", "none")
@@ -61,7 +82,7 @@ def check_loss_scale(exchange: Exchange, who: str) -> None:
 
   With a loss scale, a replica skips updates whose gradients are not finite.
   """
-  if type(exchange).average_updates is not Exchange.average_updates:
+  if exchange.averages_updates:
     raise ValueError(
       f"`precision` 'float16' skips updates, and `{type(exchange).__name__}` "
       f"of `{who}` averages those of all replicas: take 'bfloat16', or "

@@ -1,6 +1,7 @@
 """Losses and optimizers that are arguments, by name or as callables."""
 
 import functools
+import inspect
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 import gin
@@ -130,6 +131,15 @@ def _describe(choice: Any) -> str:
     kind = choice if hasattr(choice, "__qualname__") else type(choice)
     return f"{kind.__module__}.{kind.__qualname__}"
   return repr(choice)
+
+
+def describe_source(net: Any) -> str:
+  """Returns the code of a net's class or function, or its name."""
+  kind = net if hasattr(net, "__qualname__") else type(net)
+  try:
+    return inspect.getsource(kind)
+  except (OSError, TypeError):  # Typed in, or not Python.
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _look_up(name: str, choice: str, known: Mapping[str, Any]) -> Any:

@@ -1,14 +1,35 @@
-"""Compares runs: one page, and one table for a terminal."""
+"""Compares runs: one page, and one table for a terminal.
+
+    result = compare(["runs/a", "runs/b"])
+    print(result.table)
+    result.write("compare.html")
+
+Samples of all runs are drawn with the same latent codes and classes.
+"""
 
 import os
 import time
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import (
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Union,
+)
 
-from paragan_tf import config
-from paragan_tf.outputs import comparison_page, run_history
+import tensorflow as tf
+
+from paragan_tf import config, trained
+from paragan_tf.generator import Classes, Generator
+from paragan_tf.outputs import comparison_page, records, run_history, samples
 from paragan_tf.outputs.compared_runs import Comparison
+from paragan_tf.outputs.compared_samples import CODES, Drawn
 from paragan_tf.outputs.html_parts import Cell
 from paragan_tf.outputs.run_history import RunHistory
+
+_NUM, _MAX_CLASSES = 64, 10
 
 
 class Result(NamedTuple):
@@ -17,13 +38,42 @@ class Result(NamedTuple):
   page: str
   table: str
 
+  def write(self, path: str) -> None:
+    """Writes the page, one file that needs no network."""
+    records.write_file(path, self.page.encode())
 
-def compare(paths: Sequence[str], price: Optional[float] = None) -> Result:
+
+class Drawing(NamedTuple):
+  """How samples are drawn, as in `Generator.sample`.
+
+  Attributes:
+    num: How many; by default about 64, in rows that begin with one class.
+    classes: Ids or names; by default all, the first ten of many.
+    seed: Of the latent codes.
+    truncation: By default that of each run.
+  """
+
+  num: Optional[int] = None
+  classes: Optional[Classes] = None
+  seed: int = 0
+  truncation: Optional[float] = None
+
+
+def compare(
+  paths: Sequence[str],
+  price: Optional[float] = None,
+  drawing: Optional[Drawing] = None,
+  generators: Optional[Mapping[str, Generator]] = None,
+) -> Result:
   """Compares the runs in these folders; what is wrong is a `ValueError`.
+
+  Gin's config is that of one of the runs afterwards.
 
   Args:
     paths: Folders of runs.
     price: Of an hour of one device, if costs are wanted.
+    drawing: How samples are drawn, if not by default.
+    generators: The G of some paths; the others are loaded.
   """
   if price is not None and not 0 <= price < float("inf"):
     raise ValueError(f"`price` must be 0 or more, got {price}.")
@@ -31,8 +81,40 @@ def compare(paths: Sequence[str], price: Optional[float] = None) -> Result:
   names = _name(paths)
   comparison = Comparison(dict(zip(names, histories)), price, time.time())
   texts = [x.config for x in histories if x.config is not None]
-  page = comparison_page.render(comparison, config.compare(texts))
+  drawing, given = drawing or Drawing(), generators or {}
+  drawn = {
+    name: _draw(history, given.get(path), drawing)
+    for name, path, history in zip(names, paths, histories)
+  }
+  page = comparison_page.render(comparison, config.compare(texts), drawn)
   return Result(page, _make_table(comparison))
+
+
+def _draw(
+  history: RunHistory, g: Optional[Generator], drawing: Drawing
+) -> Union[Drawn, str]:
+  """Returns samples of a run, or why its G cannot be loaded."""
+  if g is None and history.config is None:
+    return "It has no config.gin."
+  if g is None:
+    try:
+      g = trained.load(history.path)
+    except (ValueError, tf.errors.OpError) as e:
+      return str(e).partition(": ")[0] + "."  # What to do is said elsewhere.
+  info, classes = g.info, drawing.classes
+  if not info.num_classes:
+    classes = None
+  elif not classes:
+    classes = range(min(info.num_classes, _MAX_CLASSES))
+  columns = samples.columns_for(len(classes or ()), _NUM)
+  num = _NUM // columns * columns if drawing.num is None else drawing.num
+  found = g.sample(num, classes, drawing.seed, drawing.truncation)
+  grid = samples.grid(found.images, columns)
+  large = samples.enlarge(grid, samples.scale_for(info.resolution))
+  truncation = g.choose_truncation(drawing.truncation)
+  codes = (info.z_dim, truncation, info.num_classes)
+  png = records.encode_png(large)
+  return Drawn(png, info.step or 0, drawing.seed, dict(zip(CODES, codes)))
 
 
 def _read(path: str) -> RunHistory:

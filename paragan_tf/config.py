@@ -1,17 +1,17 @@
 """Gin configs: loads, saves and compares them."""
 
-import contextlib
-import logging
+import hashlib
 import pathlib
 import re
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import gin
 
-from paragan_tf import shipped
+from paragan_tf import gin_imports, gin_values, shipped
 
-# What a wrong value in a config raises.
-WRONG = (ValueError, TypeError, RuntimeError)
+# What a wrong value in a config raises where parts are made from it: anything,
+# as it may reach any library. `sentence` says it in words.
+WRONG = (Exception,)
 # Names that configs had once, and what they are now.
 _RENAMED = {
   "attention_anew": "recompute_attention",
@@ -26,13 +26,21 @@ _RENAMED = {
 # Parameters that older runs did not have, and the values they trained with.
 _ADDED = {
   "Asynchronous.cache_dtype": "'float32'",
+  "InputFn.label": "None",
+  "player.constraint": "None",
   "player.jit_compile": "False",
+  "player.rate_factor": "1.0",
+  "player.warm_up_steps": "0",
 }
 # What may change when a run is resumed: how long to train, how often to log and
 # save, what to measure, how far to read ahead, what to do about a broken file,
 # and how something is computed.
 _MAY_CHANGE = (
   "run.Run.",
+  "label_pool.LabelPool.",
+  "training.choose.",
+  "choose.",
+  "holding.Hold.",
   "experiment.Experiment.extractor",
   "experiment.Experiment.metrics",
   "experiment.Experiment.reference_dir",
@@ -47,11 +55,14 @@ _MAY_CHANGE = (
   "encoded.Streaming.min_",
   "encoded.Streaming.num_decoders",
   "encoded.Streaming.reader",
+  "encoded.Streaming.verify",
   "input_fn.InputFn.prefetch",
   "input_fn.InputFn.timing",
   "adapted_input.AdaptedInput.prefetch",
   "step_timing.StepTiming.",
+  "watchdog.Watchdog.",
   "sources.folder.broken",
+  "sources.folder.decode",
   "hardware.Layout.",
   "Layout.",
 )
@@ -63,22 +74,28 @@ def load(files: Sequence[str], bindings: Sequence[str]) -> None:
   """Reads config files, then single bindings over them.
 
   A file, or one it includes, is looked for where the program runs, then among
-  the shipped ones.
+  the shipped ones. All are only data: see `gin_imports`.
   """
   gin.clear_config()
   gin.add_config_file_search_path(str(shipped.ROOT))
   for file in files:
+    if pathlib.Path(file).is_dir():
+      raise ValueError(
+        f"Config file '{file}' is a folder: name a gin file in it."
+      )
     if not pathlib.Path(file).is_file() and not (shipped.ROOT / file).is_file():
       raise ValueError(
         f"Config file '{file}' does not exist: check the path.{_new_name(file)}"
       )
   try:
-    with _hide_failed_searches():
+    gin_imports.check_size("\n".join(bindings), "--gin_bindings")
+    with gin_imports.only_allowed():
       gin.parse_config_files_and_bindings(files, bindings)
-  except (SyntaxError, OSError, ImportError, AttributeError) as e:
-    raise ValueError(f"The config cannot be read: {_one_line(e)}") from e
-  except WRONG as e:
+  except (ValueError, TypeError, RuntimeError) as e:
     raise ValueError(_describe_wrong(e)) from e
+  except Exception as e:  # Gin's parser lets all kinds of errors through.
+    raise ValueError(f"The config cannot be read: {_one_line(e)}") from e
+  gin_values.check()
 
 
 def load_saved(text: str, path: str) -> None:
@@ -95,21 +112,6 @@ def load_saved(text: str, path: str) -> None:
       f"'{path}' cannot be used: {e} Modules that the run imported must be "
       "found from here, as where it was trained."
     ) from e
-
-
-@contextlib.contextmanager
-def _hide_failed_searches() -> Iterator[None]:
-  """Keeps gin from logging an error for each place where a file is not."""
-  logger = logging.getLogger()
-
-  def is_shown(record: logging.LogRecord) -> bool:
-    return record.filename != "resource_reader.py"
-
-  logger.addFilter(is_shown)
-  try:
-    yield
-  finally:
-    logger.removeFilter(is_shown)
 
 
 def operative(notes: Optional[Mapping[str, str]] = None) -> str:
@@ -172,21 +174,38 @@ def _value_before(name: str) -> str:
   return next(found, "(not set)")
 
 
-def check_resumable(old: Optional[str], new: str, model_dir: str) -> None:
+def check_resumable(
+  old: Optional[str], new: str, model_dir: str, ignored: Sequence[str] = ()
+) -> None:
   """Refuses to resume a run with another config than it was started with.
 
   Args:
     old: The config that is saved in `model_dir`, if any.
     new: That of this run.
     model_dir: For the message.
+    ignored: More prefixes of names that may differ.
   """
-  rows = differences(old, new, _MAY_CHANGE) if old else []
+  rows = differences(old, new, (*_MAY_CHANGE, *ignored)) if old else []
   if rows:
     listed = "; ".join(f"`{n}` was {old}, now {new}" for n, old, new in rows)
     raise ValueError(
       f"The run in '{model_dir}' has another config: {listed}. Give the old "
       "values or another `--model_dir`."
     )
+
+
+def fingerprint(ignored: Sequence[str] = ()) -> str:
+  """Returns a hash of the config that was read, without what may change.
+
+  Args:
+    ignored: More prefixes of names, in any scope, that do not count.
+  """
+  rows = sorted(
+    f"{name} = {value}"
+    for name, value in _bindings(gin.config_str()).items()
+    if not name.split("/")[-1].startswith((*_MAY_CHANGE, *ignored))
+  )
+  return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 def plain(error: Exception) -> str:
@@ -197,8 +216,9 @@ def plain(error: Exception) -> str:
 def sentence(error: Exception) -> str:
   """Returns an error as one sentence for the user."""
   if isinstance(error, ValueError):
-    return plain(error)
-  return f"A value of `{culprit(error)}` is wrong: {plain(error)}"
+    return plain(error) or "A value of the config is wrong."
+  kind = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
+  return f"A value of `{culprit(error)}` is wrong: {kind}{plain(error)[:500]}"
 
 
 def culprit(error: Exception) -> str:

@@ -26,6 +26,7 @@ from paragan_tf.outputs import (
   samples,
   statistics,
 )
+from paragan_tf.outputs.features import Extractor
 from paragan_tf.types import Net
 
 _SAMPLE_SEED, METRIC_SEED, STANDING_SEED = 1, 2, 3
@@ -76,12 +77,19 @@ class Evaluation:
     measures.select(only)  # Refuses unknown names.
     self._plain_g = plain_g
     self._num_standing = num_standing
+    self.extractor: Optional[Extractor] = None  # Made when it is needed.
     self._metric_suites: Dict[Any, _Suite] = {}
 
   @property
   def can_measure(self) -> bool:
     """Whether there is an extractor."""
     return self._choice.make is not None
+
+  def prepare(self) -> None:
+    """Makes the extractor, which reads its weights, if there is one."""
+    if self.extractor is None and self._choice.make is not None:
+      self.extractor = self._choice.make()
+      statistics.check_channels(self.extractor, self._input_fn.spec.channels)
 
   @property
   def note(self) -> str:
@@ -125,6 +133,7 @@ class Evaluation:
     num_reference: Optional[int] = None,
     progress=None,
     only: Optional[Sequence[str]] = None,
+    seed: int = METRIC_SEED,
   ) -> List[metrics.MetricValue]:
     """Returns the metric values of the moving average of G.
 
@@ -134,6 +143,7 @@ class Evaluation:
         the default of `InputFn.reference` if `None`.
       progress: Called with the images done and their total.
       only: Names of metrics, e.g. 'fid'; all that can be measured by default.
+      seed: Of the latent codes.
     """
     counts = (num_samples, num_reference)
     if counts not in self._metric_suites:
@@ -144,18 +154,35 @@ class Evaluation:
       bn_mode=f"standing, {self._num_standing}"
       if self._num_standing
       else "stored",
-      seed=METRIC_SEED,
+      seed=seed,
     )
     suite, num_samples, labels = self._metric_suites[counts]
     with self._metric_sampler() as sampler:
       return suite.measure(
-        lambda labels, start: sampler(labels, METRIC_SEED, start),
+        lambda labels, start: sampler(labels, seed, start),
         sampling,
         num_samples,
         labels,
         progress,
         only or self._metrics,
       )
+
+  def check(self, metric: str) -> None:
+    """Raises a `ValueError` with the reason if a metric cannot be measured."""
+    if self._choice.make is None:
+      note = self._choice.note or "set `experiment.Experiment.extractor`."
+      raise ValueError(f"`{metric}` cannot be measured: {note}")
+    if self._metrics is not None and metric not in self._metrics:
+      raise ValueError(
+        f"`{metric}` is not measured in this run: add it to "
+        f"`experiment.Experiment.metrics`, {tuple(self._metrics)}."
+      )
+    if (None, None) not in self._metric_suites:
+      self._metric_suites[None, None] = self._make_metric_suite(
+        None, None, None
+      )
+    suite, num_samples, labels = self._metric_suites[None, None]
+    suite.check([metric], num_samples, labels)
 
   @contextlib.contextmanager
   def _metric_sampler(self) -> Iterator[Sampler]:
@@ -179,8 +206,9 @@ class Evaluation:
   def _make_metric_suite(
     self, num_samples: Optional[int], num_reference: Optional[int], progress
   ) -> _Suite:
-    assert self._choice.make is not None
-    extractor = self._choice.make()
+    self.prepare()
+    extractor = self.extractor
+    assert extractor is not None
     reference = self._input_fn.reference(num_reference)
     heldout = self._input_fn.heldout()
     n = len(heldout.pixels) if num_samples is None else num_samples

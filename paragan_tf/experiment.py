@@ -1,5 +1,7 @@
 """An experiment: data, players, step and sampler, wired from gin."""
 
+import functools
+import zlib
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import gin
@@ -21,10 +23,12 @@ from paragan_tf.engine.step import Step
 from paragan_tf.evaluation import Evaluation
 from paragan_tf.game import losses
 from paragan_tf.game.augment import Augment
+from paragan_tf.game.constraints import Constraint
 from paragan_tf.game.ema import Ema
 from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Adam, Optimizer
 from paragan_tf.game.penalties import Penalty, check
+from paragan_tf.game.rate_scaling import scale_rate
 from paragan_tf.game.regularizers import Regularizer
 from paragan_tf.game.schedule import Asynchronous, Schedule, Sequential
 from paragan_tf.nets import layout_pass
@@ -51,6 +55,9 @@ def player(
   penalties: Sequence[Penalty] = (),
   precision: str = "float32",
   jit_compile: bool = False,
+  constraint: Optional[Constraint] = None,
+  rate_factor: float = 1.0,
+  warm_up_steps: int = 0,
 ) -> Player:
   """Makes one player, G or D by the gin scope `g/` or `d/`.
 
@@ -58,6 +65,8 @@ def player(
   `float16` with a loss scale, or `auto`, the fastest precision of the hardware
   that trains well. With `jit_compile`, XLA compiles the computation of the
   player's gradients, on CPUs and GPUs; on a TPU, all of the step is compiled.
+  The learning rate is multiplied by `rate_factor`, and rises from 0 to that in
+  `warm_up_steps` updates.
   """
   if clip_norm is not None and clip_norm <= 0:
     raise ValueError(f"`clip_norm` must be above 0, got {clip_norm}.")
@@ -67,7 +76,7 @@ def player(
   checks.check_precision(precision)
   return Player(
     in_precision(net(spec=spec, seed=seed, name=name), precision),
-    optimizer(name=f"{name}_optimizer"),
+    scale_rate(optimizer(name=f"{name}_optimizer"), rate_factor, warm_up_steps),
     exchange(name=f"{name}_exchange"),
     clip_norm,
     regularizer,
@@ -75,6 +84,7 @@ def player(
     layout.one_pass,
     LossScale(name=f"{name}_loss_scale") if precision == "float16" else None,
     jit_compile,
+    constraint,
   )
 
 
@@ -130,7 +140,7 @@ class Experiment:
     seed: int = 0,
     optimizers: Optional[Mapping[str, Callable[..., Optimizer]]] = None,
   ):
-    self._schedule = schedule()
+    self._make_input, self._schedule = input_fn, schedule()
     num_replicas = strategy.num_replicas_in_sync
     checks.check_batches(self._schedule, batch_size, num_replicas)
     self.strategy = strategy
@@ -144,6 +154,8 @@ class Experiment:
     self._loss = loss
     self._ema = ema
     self._seed = seed
+    self._inner_loop: Optional[loop.InnerLoop] = None
+    self._is_restarted, self._traced_rate_scale = False, 1.0
     with strategies.scope(strategy):
       self.step = self.make_step()
       self._mean_g = self._make_mean_g()
@@ -152,15 +164,36 @@ class Experiment:
       strategy, self._sampled_g, conditional, truncation=truncation
     )
     self._consolidate_graph = tf.function(self._assign_mean_g, autograph=False)
-    self.evaluation = Evaluation(
-      self.sampler,
-      self.input_fn,
-      extractor,
-      self.plain_g,
-      num_standing,
-      reference_dir,
-      metrics,
+    self._evaluate = functools.partial(
+      Evaluation,
+      extractor=extractor,
+      plain_g=self.plain_g,
+      num_standing=num_standing,
+      reference_dir=reference_dir,
+      only=metrics,
     )
+    self.evaluation = self._evaluate(self.sampler, self.input_fn)
+
+  def restart(self) -> None:
+    """Begins anew with the input that gin's config has by now.
+
+    Only for another label: weights and random numbers are those of a new
+    experiment, and what is traced is used again.
+    """
+    self.input_fn = self._make_input()
+    with strategies.scope(self.strategy):
+      self.step.assign(self.make_step())
+    self.step.rate_scale = 1.0
+    self.evaluation = self._evaluate(self.sampler, self.input_fn)
+    self._is_restarted = True
+
+  @property
+  def _net_seed(self) -> int:
+    """The seed of weights and noise: that of the run, and of its label."""
+    label = getattr(self.input_fn, "label", None)
+    if label is None:
+      return self._seed
+    return zlib.crc32(f"{self._seed}/{label}".encode()) & 0x7FFFFFFF
 
   def make_step(self, count: Optional[tf.Variable] = None) -> Step:
     """Makes a step, with variables of its own.
@@ -169,6 +202,7 @@ class Experiment:
       count: The variable that counts the steps, if there is one already.
     """
     g, d = self._player("g", "g"), self._player("d", "d")
+    checks.check_nets({"g": g.net, "d": d.net})
     if d.loss_scale and not g.loss_scale:  # G's gradients come through D.
       with gin.config_scope("g"):
         g = g._replace(loss_scale=LossScale(name="g_loss_scale"))
@@ -179,6 +213,12 @@ class Experiment:
         checks.check_jit_compile({"g": g.net, "d": d.net}, who)
       check(side.penalties, who)
       checks.check_classes(side.penalties, who, d.net)
+    noise_seed = None
+    if getattr(self.input_fn, "label", None) is not None:
+      # The labels that a process trains share the trace of a step.
+      noise_seed = tf.Variable(
+        self._net_seed, trainable=False, dtype=tf.int32, name="noise_seed"
+      )
     return Step(
       g,
       d,
@@ -189,6 +229,7 @@ class Experiment:
       count,
       self._make_placement({"g": g, "d": d}),
       self._augment and self._augment(),
+      noise_seed,
     )
 
   def _make_placement(self, players: Mapping[str, Player]) -> Placement:
@@ -235,7 +276,7 @@ class Experiment:
     chosen = {"net": self._nets, "optimizer": self._optimizers}
     given = {key: x[side] for key, x in chosen.items() if side in x}
     with gin.config_scope(side):
-      return player(self.spec, self._seed, name, **given)
+      return player(self.spec, self._net_seed, name, **given)
 
   @property
   def images_per_step(self) -> int:
@@ -261,22 +302,28 @@ class Experiment:
       truncation=self.sampler.truncation,
     )
 
-  def check_input(self) -> None:
-    """Raises a `ValueError` if the input cannot be trained on."""
+  def check_input(self) -> List[str]:
+    """Raises a `ValueError` if the input cannot be trained on.
+
+    Returns what looks odd in its first batch.
+    """
     num = self._schedule.num_shards(self.strategy.num_replicas_in_sync)
-    preflight.check(
-      self.input_fn, self.images_per_step, num, self._python_input
+    return preflight.check(
+      self.input_fn, self.images_per_step, num, self.python_input
     )
 
   @property
-  def _python_input(self) -> bool:
+  def python_input(self) -> bool:
     """Whether input pipelines may call Python: hosts of a TPU cannot."""
     return not isinstance(self.strategy, tf.distribute.TPUStrategy)
 
   def input_remarks(self) -> List[str]:
     """Returns warnings about the input, and how images are made to fit."""
-    found = preflight.remarks(self.input_fn)
-    return [*found, *preflight.describe_fit(self.input_fn)]
+    return [
+      *preflight.remarks(self.input_fn),
+      *preflight.describe_fit(self.input_fn),
+      *preflight.describe_repeats(self.input_fn, self.images_per_step),
+    ]
 
   def broken_images(self) -> Sequence[Tuple[str, str]]:
     """Returns files that the input skips, and why."""
@@ -305,7 +352,7 @@ class Experiment:
           num_shards=num_shards,
           shards=[self._schedule.shard(replica) for replica in replicas],
           start_step=start_step,
-          python=self._python_input,
+          python=self.python_input,
           control=control,
         )
       )
@@ -315,14 +362,22 @@ class Experiment:
   def inner_loop(self, start_step: int) -> loop.InnerLoop:
     """Returns the inner loop; its data starts at `start_step`."""
     control = self.input_fn.make_control(start_step, self.images_per_step)
-    return loop.InnerLoop(
+    follow = control.update if control else lambda step, logs: None
+    iterator = strategies.iterate(self.dataset(start_step, control))
+    is_traced = self._traced_rate_scale == self.step.rate_scale
+    if self._is_restarted and is_traced and self._inner_loop is not None:
+      self._inner_loop.restart(iterator, start_step, follow)
+      return self._inner_loop
+    self._traced_rate_scale = self.step.rate_scale
+    self._inner_loop = loop.InnerLoop(
       self.strategy,
       self.step,
-      strategies.iterate(self.dataset(start_step, control)),
+      iterator,
       self.images_per_step,
       start_step,
-      control.update if control else lambda step, logs: None,
+      follow,
     )
+    return self._inner_loop
 
   def estimator(self, model_dir: str, tpu=None, saves: bool = True):
     """Returns a `TPUEstimator` of the run, on `tpu` if there is one.

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from paragan_tf import measuring
 from paragan_tf.measuring import Request, RunMeter
-from paragan_tf.outputs import metrics, records, report
+from paragan_tf.outputs import labels, metrics, records, report
 from paragan_tf.outputs.best import Best, choose
 from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.outputs.metrics import MetricValue
@@ -112,6 +112,11 @@ class Follower:
       should_stop: Whether to end before the run is complete.
       poll_seconds: Seconds between two looks at the folder.
     """
+    if labels.is_pool(self._model_dir):
+      raise ValueError(
+        f"`--follow` follows one run, and '{self._model_dir}' has one for each "
+        "label: leave it out when they are trained."
+      )
     seen = {x["step"] for x in records.read_evaluations(self._model_dir)}
     if not measuring.list_steps(self._model_dir):
       print(f"Waiting for a checkpoint in '{self._model_dir}'.", flush=True)

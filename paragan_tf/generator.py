@@ -185,7 +185,7 @@ class Generator:
       _draw_from_start, z_dim=self.info.z_dim, truncation=sampler.truncation
     )
     info = self.info._replace(truncation=sampler.truncation)
-    return export.export(self.net, info, folder, codes)
+    return export.export(self._make_exported(), info, folder, codes)
 
   def export_onnx(self, path: str) -> str:
     """Writes an ONNX file, which needs the extra `onnx`; returns its path."""
@@ -210,24 +210,44 @@ class Generator:
 
   def make_sampler(self, truncation: Optional[float] = None) -> Sampler:
     """Returns a sampler, which draws floats; `truncation` is as in `sample`."""
-    check_truncation(truncation)
-    if truncation is None:
-      truncation = self.info.truncation
-    elif math.isinf(truncation):
-      truncation = None
-    sampler = Sampler(
+    sampler = self.new_sampler(self.choose_truncation(truncation), _BATCH_SIZE)
+    self.settle(sampler)
+    return sampler
+
+  def new_sampler(
+    self, truncation: Optional[float], batch_size: int
+  ) -> Sampler:
+    """Returns a sampler with the statistics that are stored."""
+    return Sampler(
       tf.distribute.get_strategy(),
       self.net,
       bool(self.info.num_classes),
-      _BATCH_SIZE,
+      batch_size,
       truncation,
     )
+
+  def settle(self, sampler: Sampler) -> None:
+    """Computes standing batch-norm statistics, if they are to be used."""
     if self._num_standing:
       num = self._num_standing * standing.BATCH_SIZE
       codes = sampler.codes(num, STANDING_SEED)
       batches = standing.make_batches(codes, self.info.num_classes)
       standing.assign_standing_statistics(self.net, batches)
-    return sampler
+
+  def mixture(self, num: int) -> Optional[np.ndarray]:
+    """Returns `num` labels, all in turn; `None` if G is unconditional."""
+    ids = self._find_ids(None)
+    return None if ids is None else np.resize(ids, num).astype(np.int32)
+
+  def _make_exported(self) -> Net:
+    return self.net
+
+  def choose_truncation(self, truncation: Optional[float]) -> Optional[float]:
+    """Returns what a `truncation` of `sample` stands for, `None` for none."""
+    check_truncation(truncation)
+    if truncation is None:
+      return self.info.truncation
+    return None if math.isinf(truncation) else truncation
 
   def _find_ids(self, classes: Optional[Classes]) -> Optional[np.ndarray]:
     """Returns the ids of classes, `None` if G is unconditional."""
@@ -298,7 +318,6 @@ def _interpolate_arcs(
     np.sin((1.0 - t) * angle) * a[:, None] + np.sin(t * angle) * b[:, None]
   )
   mixed = (mixed / np.sin(angle)).astype(np.float32)
-  mixed[:, 0], mixed[:, -1] = a, b
   return mixed.reshape([-1, a.shape[1]])
 
 

@@ -14,17 +14,21 @@ import re
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import gin
-import numpy as np
-import tensorflow as tf
 
-from paragan_tf import trained
+from paragan_tf import array_files, trained
 from paragan_tf.data import index_files
 from paragan_tf.data.input_fn import InputFn
-from paragan_tf.engine.sampling import Sampler
+from paragan_tf.engine.sampling import BATCH_SIZE, Sampler
 from paragan_tf.evaluation import METRIC_SEED, Evaluation
 from paragan_tf.experiment import Experiment
 from paragan_tf.generator import Generator
-from paragan_tf.outputs import extractors, image_files, metrics, statistics
+from paragan_tf.outputs import (
+  extractors,
+  image_files,
+  labels,
+  metrics,
+  statistics,
+)
 from paragan_tf.outputs.checkpoints import Checkpoints, Writers
 from paragan_tf.outputs.features import Extractor
 from paragan_tf.outputs.metrics import MetricSuite, MetricValue, Sampling
@@ -33,7 +37,6 @@ from paragan_tf.outputs.statistics import Progress, Statistics
 from paragan_tf.trained import Step
 
 _NUM_SAMPLES = 10_000
-_BATCH_SIZE = 256  # As at the end of a run, so that values are the same.
 
 
 class Request(NamedTuple):
@@ -50,6 +53,7 @@ class Request(NamedTuple):
     resolution: Crops and resizes images in files to this size.
     truncation: Of the latent codes; by default as in the run.
     reference_dir: Where statistics of real images are kept.
+    seed: Of the latent codes; by default as at the end of a run.
   """
 
   metrics: Optional[Sequence[str]] = None
@@ -59,6 +63,7 @@ class Request(NamedTuple):
   resolution: Optional[int] = None
   truncation: Optional[float] = None
   reference_dir: Optional[str] = None
+  seed: int = METRIC_SEED
 
 
 class RunMeter:
@@ -106,12 +111,15 @@ class RunMeter:
     with index_files.reading_from(self._model_dir):
       input_fn = gin.get_configurable(InputFn)()
     choices = gin.get_bindings(Experiment)
+    if request.extractor is None:
+      _check_saved_extractor(choices.get("extractor"), self._model_dir)
     evaluation = Evaluation(
       _make_sampler(generator, request.truncation),
       input_fn,
       request.extractor or choices.get("extractor"),
       lambda: generator.net,
-      choices.get("num_standing", 0),
+      # The G of a label computes its own.
+      0 if labels.is_pool(self._model_dir) else choices.get("num_standing", 0),
       request.reference_dir or choices.get("reference_dir"),
       request.metrics or choices.get("metrics"),
     )
@@ -129,7 +137,7 @@ class RunMeter:
     def measure(generator, progress):
       sampler = _make_sampler(generator, request.truncation)
       return evaluation.of(sampler, lambda: generator.net).measure(
-        num, run.get("num_metric_reference"), progress
+        num, run.get("num_metric_reference"), progress, seed=request.seed
       )
 
     return measure
@@ -141,15 +149,13 @@ class RunMeter:
     reference = _read_reference(request, extractor, info.resolution, progress)
     suite = MetricSuite(extractor, reference, knows_classes=False)
     num = request.num or _NUM_SAMPLES
-    labels = None
-    if info.num_classes:
-      labels = np.resize(np.arange(info.num_classes), num).astype(np.int32)
+    labels = generator.mixture(num)
 
     def measure(generator, progress):
       sampler = _make_sampler(generator, request.truncation)
-      sampling = Sampling(True, sampler.truncation, "stored", METRIC_SEED)
+      sampling = Sampling(True, sampler.truncation, "stored", request.seed)
       return suite.measure(
-        lambda ids, start: sampler(ids, METRIC_SEED, start),
+        lambda ids, start: sampler(ids, request.seed, start),
         sampling,
         num,
         labels,
@@ -187,12 +193,9 @@ def list_steps(model_dir: str) -> List[int]:
 
 
 def _make_sampler(generator: Generator, truncation: Optional[float]) -> Sampler:
-  return Sampler(
-    tf.distribute.get_strategy(),
-    generator.net,
-    bool(generator.info.num_classes),
-    _BATCH_SIZE,
-    generator.info.truncation if truncation is None else truncation,
+  """Returns a sampler with the batches of a run's, which draws the same."""
+  return generator.new_sampler(
+    generator.choose_truncation(truncation), BATCH_SIZE
   )
 
 
@@ -223,10 +226,22 @@ def _has_statistics(path: str) -> bool:
   if not os.path.exists(path):
     raise ValueError(f"There is no file '{path}': give another `--reference`.")
   try:
-    with np.load(path) as file:
-      return {"mu", "sigma"} <= set(file.files)
-  except (ValueError, OSError):
+    return {"mu", "sigma"} <= set(array_files.read(path))
+  except ValueError:
     return False
+
+
+def _check_saved_extractor(choice: Any, model_dir: str) -> None:
+  """Refuses a network that only the config of a run names.
+
+  A run may come from elsewhere, and such networks are programs.
+  """
+  if isinstance(choice, str) and choice.startswith(extractors.PROGRAMS):
+    raise ValueError(
+      f"`--extractor` must be given, as the config of '{model_dir}' names "
+      f"'{choice}', and a network of that kind can run code: if you trust it, "
+      f"add `--extractor={choice}`."
+    )
 
 
 def _query_run() -> Any:

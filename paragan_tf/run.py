@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 from typing import (
   Any,
   Callable,
@@ -14,16 +13,27 @@ from typing import (
 
 import gin
 
-from paragan_tf import checks, config, facts, stopping, termination
+from paragan_tf import (
+  checks,
+  config,
+  facts,
+  holding,
+  stopping,
+  termination,
+  trial,
+)
 from paragan_tf.callbacks import Callbacks
 from paragan_tf.data import reading
-from paragan_tf.engine import loop, peers, strategies
+from paragan_tf.engine import budget, loop, peers, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
-from paragan_tf.outputs import checkpoints, metrics, samples, stored
+from paragan_tf.health import Health, RollBackError
+from paragan_tf.outputs import checkpoints, metrics, records, samples, stored
 from paragan_tf.outputs.progress import Counter, Progress
 from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
 from paragan_tf.run_control import Control, Limits
+from paragan_tf.types import Entry
+from paragan_tf.watchdog import Watchdog
 
 
 class InputError(Exception):
@@ -31,6 +41,7 @@ class InputError(Exception):
 
 
 _ARGUMENTS = ["experiment", "model_dir", "estimator", "callbacks", "notes"]
+_ARGUMENTS += ["changes", "make_again"]
 
 
 @gin.configurable(denylist=_ARGUMENTS)
@@ -45,9 +56,12 @@ class Run:
   Of several processes only the chief writes. With an `estimator`, that trains;
   it is made with `saves=False`. `callbacks` are described in `callbacks.py`;
   `notes` are recorded with the config, and must be the same when it is resumed.
-  While the folder cannot be written, training goes on for `folder_timeout`
-  seconds; a `termination_watcher` returns why to stop, see `termination.py`. A
-  process that does not answer for `worker_timeout` seconds is lost.
+  A run ends after `num_steps`, `max_images` real ones, or `max_seconds` of
+  training, whichever comes first. While the folder cannot be written, training
+  goes on for `folder_timeout` seconds; a `termination_watcher` returns why to
+  stop, see `termination.py`. A process that does not answer for
+  `worker_timeout` seconds is lost. A `hold` compares the run with a plan; what
+  it has changed are `changes`, and `make_again` builds the run anew.
   """
 
   def __init__(
@@ -56,6 +70,8 @@ class Run:
     model_dir: str,
     estimator=None,
     num_steps: int = gin.REQUIRED,
+    max_images: Optional[int] = None,
+    max_seconds: Optional[float] = None,
     log_every: int = 20,
     sample_every: int = 500,
     save_every: int = 500,
@@ -63,11 +79,15 @@ class Run:
     best_by: Optional[str] = None,
     num_metric_samples: Optional[int] = None,
     num_metric_reference: Optional[int] = None,
+    watchdog: Callable[[], Watchdog] = Watchdog,
     callbacks: Sequence[Any] = (),
     notes: Optional[Mapping[str, str]] = None,
     folder_timeout: float = TIMEOUT,
     termination_watcher: Optional[termination.Watcher] = None,
     worker_timeout: float = peers.TIMEOUT,
+    hold: Optional[holding.Hold] = None,
+    changes: holding.Changes = holding.Changes(),  # noqa: B008
+    make_again: Optional[Callable[[], "Run"]] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -79,7 +99,12 @@ class Run:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
     self.experiment = experiment
-    self.num_steps = num_steps
+    self.num_steps = changes.extra_steps + budget.count_steps(
+      num_steps, max_images, experiment.images_per_step
+    )
+    self.seconds = budget.Seconds(max_seconds)
+    checks.check_seconds(max_seconds, estimator)
+    self._make_again = make_again
     self._processes = experiment.processes
     self._processes.peers.set_timeout(worker_timeout)
     self._estimator = estimator
@@ -89,6 +114,14 @@ class Run:
     self._measure_every, self._best_by = measure_every, best_by
     self._intervals = [sample_every, save_every]
     self._intervals += [measure_every] if measure_every else []
+    self._held = holding.Held(
+      hold, changes, experiment, self.num_steps, intervals, self._note
+    )
+    if self._held.acts and make_again is None:
+      raise ValueError(
+        "`Hold.acts` needs a run that `tools.train` has made, with "
+        "`--engine=strategy`: set `holding.Hold.acts = False`."
+      )
     self._num_metric_samples = num_metric_samples
     self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
@@ -101,6 +134,9 @@ class Run:
     self._state = StepState(
       experiment.step, experiment.strategy, experiment.processes
     )
+    self._health = Health(
+      watchdog(), experiment, self.folder, probes=estimator is None
+    )
     self._progress: Optional[Progress] = None
     self._logs: loop.Logs = {}
     self._inner: Optional[loop.InnerLoop] = None
@@ -108,16 +144,28 @@ class Run:
     self._callbacks = Callbacks(callbacks)
     self.control = Control(
       self.folder,
-      self._state,
+      self._prepare_save,
       self._processes,
       experiment.step.cycle,
       self._callbacks,
-      Limits(folder_timeout, termination_watcher),
+      Limits(folder_timeout, termination_watcher, self.seconds),
     )
     self._is_started = False
-    self._config = config.operative(notes)
-    config.check_resumable(self.folder.read_config(), self._config, model_dir)
+    self._config = config.operative({**(notes or {}), **changes.note()})
+    holding.check_resumable(
+      self.folder.read_config(), self._config, model_dir, changes
+    )
     self._processes.check_chief(self.folder.check_lock)
+
+  def attach(self, stop: stopping.Stop) -> None:
+    """Lets signals stop the run."""
+    stop.at_exit(self.folder.close)
+    self.control.stop = stop
+
+  @property
+  def is_complete(self) -> bool:
+    """Whether nothing is left to train."""
+    return self.done >= self.num_steps or self.seconds.is_spent
 
   @property
   def done(self) -> int:
@@ -133,14 +181,26 @@ class Run:
       f"folder    {self.folder.path}"
     )
 
+  def rehearse(self) -> None:
+    """Checks all that training needs, and writes nothing."""
+    self._check_parts()
+    if self._estimator is None:
+      trial.trace_a_step(self.experiment, self.done)
+
+  def _check_parts(self) -> List[str]:
+    """Checks extractor and input; returns what looks odd."""
+    if self._processes.is_chief:
+      trial.check_measuring(self.experiment, self._num_metric_samples)
+    return self.experiment.check_input()
+
   def open(self) -> None:
     """Checks the input, makes the folder, saves the config, opens the records.
 
     Where nothing is left to train, the input is not checked.
     """
-    if self.done < self.num_steps:
-      self.experiment.check_input()
-      for remark in self.experiment.input_remarks():
+    if not self.is_complete:
+      odd = self._check_parts()
+      for remark in [*odd, *self.experiment.input_remarks()]:
         self._print(f"Note: {remark}")
     self.folder.open(self._config, self.done, self.experiment.g_info())
     if self.folder.is_writer:
@@ -164,23 +224,27 @@ class Run:
 
   def _train_and_finish(self, should_stop: Callable[[], bool]) -> bool:
     started_at = self.done
-    if started_at >= self.num_steps:
+    if self.is_complete:
       self._print(f"Already trained for {self.done} steps; raise `num_steps`.")
     elif started_at:
       self._print(f"Resuming at step {self.done} of {self.folder.path}.")
     num_replicas = self.experiment.strategy.num_replicas_in_sync
-    if started_at < self.num_steps and num_replicas > 1:
+    if not self.is_complete and num_replicas > 1:
       self._print(self.experiment.sync_summary())
     try:
       with self.control.watching():
         self.train(self.num_steps, should_stop)
+        while self._held.is_due(self.done) and not self._is_asked(should_stop):
+          self._build_again()
+          self.train(self.num_steps, should_stop)
     finally:
       self.close_progress()
     if self.done > started_at:
+      self._health.finish()
       self.save()
       self.notify_end()
     self.control.stop.has_unsaved = False
-    is_complete = self.done >= self.num_steps and self._finish_or_stop()
+    is_complete = self.is_complete and self._finish_or_stop()
     if not is_complete:
       self._print(
         f"Stopped at step {self.done}; the same command resumes there."
@@ -205,9 +269,10 @@ class Run:
         f"'{self.folder.path}' would be overwritten."
       )
     self._record_start()
-    stops = [self._log_every, *self._intervals]
+    stops = self._held.stops = [self._log_every, *self._intervals]
     actions = [
       self._log,
+      loop.every(self._log_every, self._held.check),
       loop.every(self._sample_every, self._consolidate_and_sample),
       loop.every(self._save_every, self._start_save),
       lambda step, logs: self.control.saver.poll(),
@@ -216,10 +281,13 @@ class Run:
       actions.append(loop.every(self._measure_every, self._measure_and_keep))
     if self.folder.is_writer and self._progress is None:
       self._progress = Progress(self.num_steps, self.done)
-    pace = self.control.pace(should_stop, self._tick)
+    pace = self.control.pace(
+      lambda: should_stop() or self._held.is_due(self.done), self._tick
+    )
+    self._health.begin(self.done, self.control.saver.last)
     with self._processes.peers.watching():
       try:
-        self._make_loop()(self.done, until, stops, actions, pace)
+        self._train_or_roll_back(until, stops, actions, pace)
       except reading.OP_ERRORS as e:
         reason = self.experiment.input_fn.find_failure(self.done)
         if reason is None:
@@ -228,8 +296,13 @@ class Run:
     self.experiment.consolidate()
     return self._logs
 
+  def extend(self, num_steps: int) -> None:
+    """Makes `num_steps` the end, which the next `train` records."""
+    self._is_started &= num_steps == self.num_steps
+    self.num_steps = num_steps
+
   def _record_start(self) -> None:
-    """Records what this process trains with, once and if it trains."""
+    """Records what this process trains with, once for each end."""
     if self._is_started or not self.folder.is_writer:
       return
     self._is_started = True
@@ -252,16 +325,78 @@ class Run:
 
   def save(self) -> None:
     """Saves a checkpoint, unless this step is saved, and waits for it."""
+    self._record_seconds()
     self.control.save(self.done)
+
+  def _prepare_save(self, step: int) -> Sequence[Entry]:
+    """Returns what a checkpoint keeps; all processes together."""
+    return [*self._state.prepare_save(step), *self._held.entries(step)]
+
+  def _is_asked(self, should_stop: Callable[[], bool]) -> bool:
+    """Returns whether any process was asked to stop; all must call it."""
+    stop = self.control.stop
+    return self._processes.any(should_stop() or stop.is_requested())
+
+  def _build_again(self) -> None:
+    """Saves, and becomes the run that resumes there with the changes."""
+    self.save()
+    self.close_progress()
+    self.folder.close()
+    assert self._make_again is not None
+    stop = self.control.stop
+    for name in (
+      "experiment",
+      "control",
+      "_state",
+      "_inner",
+      "_held",
+      "_health",
+    ):
+      setattr(self, name, None)  # Frees its memory first.
+    vars(self).update(vars(self._make_again()))
+    self.control.stop = stop
+    self.open()
+
+  def _note(self, text: str) -> None:
+    self.folder.note(self.done, text)
+    if self._progress is not None:
+      self._progress.note(text)
 
   def _start_save(self, step: int, logs: loop.Logs) -> None:
     """Saves a checkpoint while training goes on."""
     del step, logs
-    self.control.saver.start(self.done)
+    if self._health.may_save:
+      self._record_seconds()
+      self.control.saver.start(self.done)
+
+  def _record_seconds(self) -> None:
+    """Records what is used of the budget, for those who resume here."""
+    if self.seconds.limit is not None and self.done % self._log_every:
+      self.folder.log(self.done, {budget.SECONDS: self.seconds.used})
 
   def _tick(self, step: int) -> None:
     if self._progress is not None:
       self._progress.tick(step)
+
+  def _train_or_roll_back(self, until: int, stops, actions, pace) -> None:
+    while True:
+      try:
+        self._make_loop()(self.done, until, stops, actions, pace)
+        return
+      except RollBackError as e:
+        self._roll_back(e.path)
+
+  def _roll_back(self, path: str) -> None:
+    """Goes back to a checkpoint, which is the newest one from then on."""
+    self.control.saver.wait()
+    stored.restore(path, self._state.entries)
+    self.folder.roll_back(path, self.done)
+    self._processes.wait()
+    newest = self.folder.checkpoints.path(self.done)
+    self.control.saver.restored(newest)
+    self._inner = None
+    self.experiment.consolidate()
+    self._health.begin(self.done, newest)
 
   def notify_end(self) -> None:
     """Tells the callbacks that training has ended."""
@@ -296,6 +431,7 @@ class Run:
     self.control.saver.restored(newest)
     if newest is not None:
       stored.restore(newest, self._state.entries)
+      self.seconds.resume(records.read(self.folder.path), self.done)
     with self._processes.peers.watching():
       if not self._processes.same(self.done):
         raise ValueError(
@@ -310,12 +446,18 @@ class Run:
     """Samples, measures and reports; called on the chief."""
     self._sample(self.done, {})
     self._interpolate()
-    values = self._measure(num_samples)
+    values, failure = [], None
+    try:
+      values = self._measure(num_samples)
+    except InputError as e:
+      failure = e
     if values:
       print(metrics.format_values(values))
-    path = self.folder.write_report()
+    path = self.folder.write_report(str(failure or ""))
     print(f"Pictures: {self.folder.samples_path(self.done)}")
     print(f"Report:   {path}", flush=True)
+    if failure is not None:
+      raise failure
     return values
 
   def _default_samples(self) -> Optional[int]:
@@ -353,25 +495,18 @@ class Run:
       kept = self.control.saver.last
       if self._measure_every and kept and entries:
         self.folder.keep_best(kept, self.done, entries, self._best_by)
-    except ValueError as e:
+    except config.WRONG as e:
       raise InputError(
-        f"Nothing is measured: {e} Trained up to step {self.done}; the last "
-        f"checkpoint is {self.control.saver.last}."
+        f"Nothing is measured: {config.sentence(e)} Trained up to step "
+        f"{self.done}; the last checkpoint is {self.control.saver.last}."
       ) from e
     return values
 
-  def _check_finite(self, step: int, logs: loop.Logs) -> None:
-    bad = [name for name, value in logs.items() if not math.isfinite(value)]
-    if bad:
-      kept = self.control.saver.last
-      raise FloatingPointError(
-        f"`{bad[0]}` is {logs[bad[0]]} at step {step}: training diverged; "
-        f"lower a learning rate. The last checkpoint is kept: {kept}."
-      )
-
   def _log(self, step: int, logs: loop.Logs) -> None:
     logs = {**logs, **self.experiment.input_fn.meter()}
-    self._check_finite(step, logs)
+    logs = self._health.follow(step, logs, self.control.saver.last)
+    if self.seconds.limit is not None:
+      logs[budget.SECONDS] = self.seconds.used
     self._logs = logs
     if step % self._log_every:
       return

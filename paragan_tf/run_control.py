@@ -1,21 +1,29 @@
 """What happens to a run between two calls of its loop: saves, signals, notices.
 
-control = Control(folder, state, processes, cycle, callbacks, ...)
+control = Control(folder, prepare_save, processes, cycle, callbacks, ...)
 with control.watching():                 # signals, and notices of machines
   train(..., control.pace(should_stop))
 control.save(step)                       # if that step is not saved
 """
 
 import contextlib
-from typing import Callable, ContextManager, Iterator, NamedTuple, Optional
+from typing import (
+  Callable,
+  ContextManager,
+  Iterator,
+  NamedTuple,
+  Optional,
+  Sequence,
+)
 
 from paragan_tf import stopping, termination
 from paragan_tf.callbacks import Callbacks
-from paragan_tf.engine.entries import StepState
+from paragan_tf.engine.budget import Seconds
 from paragan_tf.engine.pace import Pace
 from paragan_tf.engine.processes import Processes
 from paragan_tf.outputs.run_folder import RunFolder
 from paragan_tf.outputs.saving import Saver
+from paragan_tf.types import Entry
 
 
 class Limits(NamedTuple):
@@ -24,10 +32,12 @@ class Limits(NamedTuple):
   Attributes:
     folder_timeout: Seconds for which training goes on without its folder.
     watcher: Returns why to stop, or `None`.
+    seconds: Of training, if they are limited.
   """
 
   folder_timeout: float
   watcher: Optional[termination.Watcher] = None
+  seconds: Optional[Seconds] = None
 
 
 class Control:
@@ -41,7 +51,7 @@ class Control:
   def __init__(
     self,
     folder: RunFolder,
-    state: StepState,
+    prepare_save: Callable[[int], Sequence[Entry]],
     processes: Processes,
     cycle: int,
     callbacks: Callbacks,
@@ -51,9 +61,10 @@ class Control:
     self._processes = processes
     self._cycle = cycle
     self._watcher = limits.watcher
+    self._seconds = limits.seconds
     self.saver = Saver(
       folder.checkpoints,
-      state.prepare_save,
+      prepare_save,
       folder.make_patience("Checkpoints", limits.folder_timeout),
       lambda step, path: callbacks.call("on_save", step, path),
     )
@@ -83,6 +94,7 @@ class Control:
       self._processes.mean_of,
       self.interruptible,
       on_tick,
+      budget=self._seconds,
     )
 
   def interruptible(self) -> ContextManager[None]:

@@ -7,7 +7,7 @@ run()                # ERRORS are a user's to fix, AGAIN just starts again
 
 from typing import Optional, Sequence
 
-from paragan_tf import config
+from paragan_tf import config, holding
 from paragan_tf.data import index_files
 from paragan_tf.engine import cluster, strategies
 from paragan_tf.engine import estimator as estimators
@@ -39,6 +39,8 @@ def prepare(
     device_options: Which devices to train on.
     engine: `strategy` or `tpu_estimator`.
   """
+  if not model_dir:
+    raise ValueError("`--model_dir` must be a folder, got none: name one.")
   by_estimator = engine == "tpu_estimator"
   if by_estimator:
     estimators.check_exists()
@@ -53,14 +55,27 @@ def prepare(
   remark = cluster.find_open_ports()
   if remark is not None:
     print(remark, flush=True)
-  try:
+
+  def make() -> Run:
+    config.load(gin_files, gin_bindings)
+    changes = holding.read(model_dir)
+    holding.apply(changes)
     with index_files.reading_from(model_dir):
       experiment = Experiment(choice.strategy)
     estimator = None
     if by_estimator:
       estimator = experiment.estimator(model_dir, choice.tpu, saves=False)
-    run = Run(experiment, model_dir, estimator)
+    run = Run(
+      experiment,
+      model_dir,
+      estimator,
+      changes=changes,
+      make_again=None if by_estimator else make,
+    )
     run.restore()
     return run
+
+  try:
+    return make()
   except config.WRONG as e:
     raise ValueError(config.sentence(e)) from e

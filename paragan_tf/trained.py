@@ -13,18 +13,20 @@ import re
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 import gin
+import numpy as np
 import tensorflow as tf
 
 from paragan_tf import config
 from paragan_tf.engine.player import Player
 from paragan_tf.experiment import MakeNet, player
 from paragan_tf.generator import Generator
-from paragan_tf.outputs import export, stored
+from paragan_tf.label_generator import LabelGenerator
+from paragan_tf.outputs import export, labels, stored
 from paragan_tf.outputs.best import Best
 from paragan_tf.outputs.checkpoints import Checkpoints, Writers
 from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.outputs.run_folder import RunFolder
-from paragan_tf.types import ImageSpec
+from paragan_tf.types import ImageSpec, Net
 
 _NAME = "g_ema"  # Of the moving average of G.
 _NUM_LISTED = 3
@@ -52,6 +54,8 @@ def load(
   text = folder.read_config()
   if text is None:
     return _load_export(model_dir, step)
+  if labels.is_pool(model_dir):
+    return _load_labels(model_dir, text, step)
   path = _find_checkpoint(folder.checkpoints, model_dir, step)
   info = folder.read_g_info()
   if make_g is None:
@@ -73,6 +77,46 @@ def has_g(model_dir: str) -> bool:
   folder = RunFolder(model_dir, Writers())
   latest = folder.checkpoints.latest()
   return latest is not None and folder.read_g_info() is not None
+
+
+def _load_labels(model_dir: str, text: str, step: Step) -> LabelGenerator:
+  """Returns the G of every label as one; reads no weights yet."""
+  if step is not None:
+    raise ValueError(
+      f"`step` must be left out, got {step}: '{model_dir}' has a run for each "
+      "label; name the folder of one, as 'labels/00003', to choose its step."
+    )
+  states = labels.read_manifest(model_dir)
+  folders = [
+    RunFolder(labels.folder(model_dir, x.label), Writers()) for x in states
+  ]
+  known = filter(None, (folder.read_g_info() for folder in folders))
+  info = next(known, None)
+  if info is None:
+    raise ValueError(
+      f"No label in '{model_dir}' has begun yet: wait until one has trained "
+      "for `Run.save_every` steps."
+    )
+  config.load_saved(text, os.path.join(model_dir, "config.gin"))
+  g = _make_player(info.spec, None).net
+
+  def read_values(label: int) -> List[np.ndarray]:
+    folder = folders[label]
+    path = _find_checkpoint(folder.checkpoints, folder.path, None)
+    return [np.array(x) for x in _read_values(g, info, path).values()]
+
+  return LabelGenerator(
+    g,
+    info._replace(
+      num_classes=len(states),
+      label_names=tuple(x.name for x in states),
+      step=min(x.steps for x in states),
+    ),
+    read_values,
+    [x.images for x in states],
+    lambda: _make_player(info.spec, None).net,
+    _query("Experiment.num_standing", 0),
+  )
 
 
 def _load_export(folder: str, step: Step) -> Generator:
@@ -148,7 +192,17 @@ def _make_player(spec: ImageSpec, make_g: Optional[MakeNet]) -> Player:
 def _build(info: GInfo, path: str, make_g: Optional[MakeNet]) -> Generator:
   """Makes G and reads its values."""
   made = _make_player(info.spec, make_g)
-  variables = {v.name.split(":")[0]: v for v in made.net.variables}
+  values = _read_values(made.net, info, path)
+  for variable, value in zip(made.net.variables, values.values()):
+    variable.assign(value)
+  info = info._replace(step=int(re.findall(r"\d+$", path)[0]))
+  num_standing = 0 if make_g else _query("Experiment.num_standing", 0)
+  return Generator(made.net, info, num_standing)
+
+
+def _read_values(g: Net, info: GInfo, path: str) -> Dict[str, tf.Tensor]:
+  """Returns the values of G's variables in a checkpoint, in their order."""
+  variables = {v.name.split(":")[0]: v for v in g.variables}
   shapes = {name: v.shape.as_list() for name, v in variables.items()}
   differences = _compare(shapes, _read_shapes(path))
   if differences:
@@ -159,11 +213,7 @@ def _build(info: GInfo, path: str, make_g: Optional[MakeNet]) -> Generator:
     )
   specs = {n: tf.TensorSpec(v.shape, v.dtype) for n, v in variables.items()}
   values = stored.read_values(path, specs, info.mean_of_replicas)
-  for name, variable in variables.items():
-    variable.assign(values[name])
-  info = info._replace(step=int(re.findall(r"\d+$", path)[0]))
-  num_standing = 0 if make_g else _query("Experiment.num_standing", 0)
-  return Generator(made.net, info, num_standing)
+  return {name: values[name] for name in variables}
 
 
 def _read_shapes(path: str) -> Shapes:

@@ -136,6 +136,17 @@ class ApiTest(tf.test.TestCase, parameterized.TestCase):
     for name in expected.get_variable_to_shape_map():
       self.assertAllEqual(got.get_tensor(name), expected.get_tensor(name), name)
 
+  def test_each_end_of_a_run_is_recorded_once(self):
+    gan = pg.Estimator(Module, Critic, self.folder, 8, z_dim=4)
+    for steps in (2, 3):
+      gan.train(input_fn, steps=steps)
+    gan.train(max_steps=5)  # Nothing is left.
+    for _ in range(2):
+      gan.advance()
+    starts = records.read_starts(self.folder)
+    found = [(x["step"], x["num_steps"]) for x in starts]
+    self.assertEqual(found, [(0, 2), (2, 5)])
+
   def test_steps_that_fill_no_cycle_of_the_exchange_are_trained(self):
     found, estimator = [], pg.Estimator  # Imported before gin is read.
     for calls in ((5,), (3, 2), (1,) * 5):

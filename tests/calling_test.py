@@ -42,6 +42,30 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
     images, labels, _ = batch()
     self.assertAllEqual(d(images, labels, Mode.TRAIN), labels)
 
+  def test_a_model_fn_may_have_no_self(self):
+    class D:
+      def model_fn(x, y):  # noqa: N805
+        return x[:, 0, 0, 0] + tf.cast(y, tf.float32)
+
+    class Unlabeled:
+      def model_fn(x):  # noqa: N805
+        return x[:, 0, 0, 0]
+
+    class Named:
+      def model_fn(this, x, y):  # noqa: N805
+        return x[:, 0, 0, 0] + tf.cast(y, tf.float32)
+
+    images, labels, _ = batch()
+    pixels = images[:, 0, 0, 0]
+    for net, expected in (
+      (D, pixels + tf.cast(labels, tf.float32)),
+      (Named, pixels + tf.cast(labels, tf.float32)),
+      (Unlabeled, pixels),
+    ):
+      for given in (net, net()):
+        found = adapt_d(given)(images, labels, Mode.TRAIN)
+        self.assertAllEqual(found, expected)
+
   @in_every_keras()
   def test_labels_are_none_without_classes(self, nets):
     class D(nets.Discriminator):

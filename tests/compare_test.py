@@ -170,6 +170,13 @@ class CompareTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(image["width"], "4")
     self.assertIn("step 2,000", page.text)
 
+  def test_why_a_run_is_not_drawn_is_said(self):
+    page, _ = self.compare(self.write("a"), self.write("old", config=None))
+    self.assertIn("a: The run in '", page.text)
+    self.assertIn("has no checkpoint yet.", page.text)
+    self.assertIn("old: It has no config.gin.", page.text)
+    self.assertNotIn("Drawn for this page", page.text)
+
   def test_runs_of_one_name_get_longer_names(self):
     paths = [self.write("x/run"), self.write("y/run"), self.write("y/other")]
     _, rows = self.compare(*paths)

@@ -122,6 +122,15 @@ class MomentsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertGreater(expected, 1.0)
     self.assertNear(got / expected, 1, 1e-9)
 
+  def test_different_null_spaces_lose_no_digits(self):
+    """Rounding gives each of them variance where the other has all of its."""
+    axes = np.linalg.qr(random_features(0, n=80, d=80))[0]
+    a = moments(random_features(1, d=40) @ axes[:40])
+    b = moments(random_features(2, d=40) @ axes[40:])
+    apart = np.sum(np.square(a.mean - b.mean))
+    apart += np.trace(a.covariance) + np.trace(b.covariance)
+    self.assertNear(distances.frechet_from_moments(a, b) / apart, 1, 1e-12)
+
   def test_distance_of_moments_to_themselves_is_zero(self):
     for n, d, rank in ((300, 6, None), (300, 40, 3), (20, 60, None)):
       a = moments(100 * random_features(0, n, d, rank))

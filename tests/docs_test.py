@@ -113,8 +113,10 @@ def values_of(flag, arguments):
 def flags_of(tool):
   """Returns the flags that a tool defines, each with its values if it says."""
   found = {}
-  tree = ast.parse((ROOT / "tools" / f"{tool}.py").read_text())
-  for node in ast.walk(tree):
+  text = (ROOT / "tools" / f"{tool}.py").read_text()
+  if "gin_flags" in text:
+    text += (ROOT / "tools" / "gin_flags.py").read_text()
+  for node in ast.walk(ast.parse(text)):
     called = getattr(getattr(node, "func", None), "attr", "")
     if called.startswith("DEFINE_"):
       values = node.args[2] if called == "DEFINE_enum" else None

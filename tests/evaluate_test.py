@@ -84,6 +84,25 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(best.value, min(by_step.values()))
     self.assertEqual(trained.load(self.folder, "best").info.step, best.step)
 
+  def test_a_truncation_is_that_of_the_run_until_another_is_given(self):
+    found = []
+    for truncation in (None, float("inf"), 0.5):
+      request = Request(metrics=["fid"], truncation=truncation)
+      (value,) = RunMeter(self.folder, request).measure()
+      found.append((value.protocol.truncation, value.value))
+    self.assertEqual([x[0] for x in found], [None, None, 0.5])
+    self.assertEqual(found[0], found[1])
+    self.assertNotEqual(found[0][1], found[2][1])
+
+  def test_another_seed_is_another_protocol(self):
+    found = []
+    for given in ({}, {"seed": 2}, {"seed": 7}):
+      request = Request(metrics=["fid"], **given)
+      found += RunMeter(self.folder, request).measure()
+    self.assertEqual([x.protocol.seed for x in found], [2, 2, 7])
+    self.assertEqual(found[0].value, found[1].value)
+    self.assertNotEqual(found[0].value, found[2].value)
+
   def test_another_process_gets_the_same_values(self):
     before = [x for x in records.read(self.folder) if x.get("metrics")][-1]
     result = Follower(self.folder, Request()).measure()
@@ -141,6 +160,24 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         found.append, lambda: len(found) == 1, poll_seconds=0.1
       )
     self.assertEqual([x.step for x in found], [4])
+
+  def test_a_checkpoint_that_stays_and_fails_is_a_mistake(self):
+    def measure(meter, step, progress):
+      raise ValueError("as the extractor is wrong")
+
+    follower = Follower(self.folder, Request(metrics=["fid"]))
+    with (
+      tf.compat.v1.test.mock.patch.object(RunMeter, "measure", measure),
+      self.assertRaisesRegex(ValueError, "extractor is wrong"),
+    ):
+      follower.follow(self.fail, lambda: False, poll_seconds=0.1)
+
+  def test_at_most_all_held_out_images_are_compared(self):
+    request = Request(metrics=["precision"], num=1_000_000)
+    (value,) = RunMeter(self.folder, request).measure()
+    num = value.protocol.num_samples
+    self.assertBetween(num, 500, 5000)
+    self.assertIsNotNone(value.real_score)
 
   def test_resuming_drops_what_was_measured_later(self):
     Follower(self.folder, Request(metrics=["fid"])).measure(8)

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from paragan_tf import evaluation
 from paragan_tf.generator import Generator
-from paragan_tf.nets import dcgan, linear, norms
+from paragan_tf.nets import dcgan, linear, norms, standing
 from paragan_tf.outputs import export, nearest, samples
 from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.types import Mode
@@ -156,6 +157,17 @@ class GeneratorTest(tf.test.TestCase, parameterized.TestCase):
       made.make_sampler(truncation)
       found.append(norms.batch_norms(g)[0].variance.numpy())
     self.assertAllGreater(found[1] - found[0], 0.0)
+    # Those of the run's own metrics.
+    other = dcgan.Generator(info.spec, seed=0, width=1, z_dim=4)
+    codes = (
+      Generator(other, info)
+      .make_sampler(2.0)
+      .codes(standing.BATCH_SIZE, evaluation.STANDING_SEED)
+    )
+    standing.assign_standing_statistics(
+      other, standing.make_batches(codes, info.num_classes)
+    )
+    self.assertAllEqual(norms.batch_norms(other)[0].variance, found[1])
 
   def test_nearest_images_are_found_in_parts(self):
     random = np.random.RandomState(0)

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from unittest import mock
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 from PIL import Image
 
 from paragan_tf.data import shards
+from paragan_tf.data.input_fn import InputFn
 from tools import cli, encoded_images, make_tfrecords
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -165,6 +167,27 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
         ("cat-00001-of-00002.tfrecord", "cat"): 2,
       },
     )
+
+  def test_a_label_reads_its_own_files_only(self):
+    self.make(by_label=True, num_shards=1)
+    for path in pathlib.Path(self.output).glob("[!c]*.tfrecord"):
+      path.write_bytes(bytes(path.stat().st_size))  # Damages all but cats.
+    source = f"tfrecord:{self.output}/manifest.json"
+    input_fn = InputFn(source, 8, label="cat")
+    paths = [os.path.basename(x) for x in input_fn.source.train.paths]
+    self.assertEqual(paths, ["cat-00000-of-00001.tfrecord"])
+    # More than there are.
+    (images,) = next(iter(input_fn({"batch_size": 8})))
+    self.assertLess(input_fn.num_images, 8)
+    self.assertEqual(images.shape, (8, 8, 8, 3))
+
+  def test_a_label_without_an_index_is_refused(self):
+    self.make(by_label=True, num_shards=1)
+    os.remove(f"{self.output}/manifest.json")
+    with self.assertRaisesRegex(ValueError, "make_tfrecords --by_label"):
+      with gin.unlock_config():
+        gin.bind_parameter("sources.tfrecord.num_classes", 3)
+      InputFn(f"tfrecord:{self.output}/*.tfrecord", 8, label=2)
 
   def test_labels_of_like_names_keep_apart(self):
     self.write({"bee | fly/x.jpg": encode_image(20)})

@@ -370,6 +370,15 @@ class MeasureTest(tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, words):
         self.measure(self.fail, only=[only], labels=labels)
 
+  def test_images_of_a_class_count_as_far_as_their_features_are_kept(self):
+    real = statistics.Statistics(None, 60, labels=np.zeros(60, int))
+    labels = np.arange(20_000) % 200  # A hundred each; of half features.
+    refuse = measures._too_few_of_a_class
+    self.assertIsNone(refuse(real, len(labels), labels))
+    self.assertIsNone(refuse(real, 9_000, labels[:9_000] % 150))
+    more = np.arange(20_000) % 210
+    self.assertRegex(refuse(real, len(more), more), "samples up to 48")
+
   def test_a_reference_of_another_project_has_moments_only(self):
     real = self.features_of(self.reference)
     moments = distances.Moments(real.mean(axis=0), np.cov(real.T))

@@ -9,6 +9,7 @@ import tempfile
 import gin
 import numpy as np
 from absl.testing import parameterized
+from PIL import Image
 
 from tests import run_test, train_test
 from tests.train_test import ROOT
@@ -79,6 +80,7 @@ class SampleToolTest(train_test.ServerTestCase, parameterized.TestCase):
     ("sweep.png", ("--truncation_sweep=0.5,1,2", "--num=2"), 6),
     ("strip.png", ("--interpolate=z", "--num=2", "--frames=4"), 8),
     ("moves.gif", ("--interpolate=class", "--num=2", "--frames=3"), 6),
+    ("turns.webp", ("--interpolate=z", "--num=1"), 24),
     ("near.png", ("--nearest=fashion", "--num=2"), 12),
   )
   def test_every_form_is_written(self, output, flags, num):
@@ -88,6 +90,15 @@ class SampleToolTest(train_test.ServerTestCase, parameterized.TestCase):
     self.assertTrue(os.path.exists(self.path(output)))
     if "near" in output:
       self.assertIn("root mean squared difference of pixels", process.stdout)
+      self.sample("two.npz", "--num=2")
+      images = np.load(self.path("two.npz"))["images"]
+      with Image.open(self.path(output)) as picture:
+        first = np.asarray(picture)[:96:3, :96:3]
+      self.assertAllEqual(first, images[0, ..., 0])
+    if "--interpolate" in str(flags) and not output.endswith(".png"):
+      with Image.open(self.path(output)) as picture:
+        # Forth and back.
+        self.assertEqual(picture.n_frames, {6: 4, 24: 46}[num])
 
   @parameterized.named_parameters(
     ("class", "x.png", ("--classes=3,12",), "from 0 to 9.*Sneaker.*got '12'"),

@@ -47,14 +47,14 @@ class ScriptsTest(parameterized.TestCase):
     lock = "tensorflow==2.15.1\n    # via x\ntensorflow-gan==2.1.0\n"
     (self.folder / "requirements.lock").write_text(lock)
 
-  def calls(self, kind, programs, code=0, **variables):
+  def calls(self, kind, programs, code=0, per_label=False, **variables):
     """Runs a script; returns the arguments that the stand-ins were given."""
     for name, text in programs.items():
       (self.folder / name).write_text(text)
       (self.folder / name).chmod(0o755)
     path = f"{self.folder}:{os.environ['PATH']}"
     process = subprocess.run(
-      ["bash", "-c", scripts.render(kind, 4, FLAGS)],
+      ["bash", "-c", scripts.render(kind, 4, FLAGS, per_label)],
       cwd=self.folder,
       env={"PATH": path, **variables},
       capture_output=True,
@@ -120,6 +120,31 @@ class ScriptsTest(parameterized.TestCase):
     lock = (self.folder / "host" / pip[-1]).read_text().splitlines()
     self.assertNotIn("tensorflow==2.15.1", lock)
     self.assertIn("tensorflow-gan==2.1.0", lock)
+
+  def test_slurm_gives_each_task_of_an_array_its_labels(self):
+    call, *more = self.calls("slurm", {"srun": STAND_IN}, True, PYTHON="py")
+    self.assertEmpty(more)
+    expected = ["-m", "paragan_tf", "train", *FLAGS, "--label_shard=array/4"]
+    self.assertEqual(call[call.index("py") + 1 :], expected)
+    header = scripts.render("slurm", 4, FLAGS, True).partition("\nset -e")[0]
+    self.assertIn("\n#SBATCH --array=0-3\n#SBATCH --nodes=1\n", header)
+
+  def test_kubernetes_gives_each_pod_its_labels_and_no_port(self):
+    text = scripts.render("kubernetes", 4, FLAGS, True)
+    kinds = re.findall(r"^kind: (.*)$", text, re.M)
+    self.assertEqual(kinds, ["PersistentVolumeClaim", "Job"])
+    self.assertIn("\n  completionMode: Indexed\n  completions: 4\n", text)
+    self.assertIn('\n            - "--label_shard=array/4"\n', text)
+    for word in ("TF_CONFIG", "port", "Service"):
+      self.assertNotIn(word, text.partition("apiVersion")[2])
+    self.assertNotRegex(text, r"\t|@\w+@(?! #)")
+
+  def test_what_labels_do_not_have_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "slurm, kubernetes for a GAN"):
+      scripts.render("gcloud", 4, FLAGS, True)
+    flags = [*FLAGS, "--label_shard=0/2"]
+    with self.assertRaisesRegex(ValueError, "`--label_shard` must be left out"):
+      scripts.render("slurm", 4, flags, True)
 
   def test_kubernetes_has_a_service_a_volume_and_a_job(self):
     text = scripts.render("kubernetes", 4, FLAGS)

@@ -55,6 +55,8 @@ class StatisticsTest(tf.test.TestCase):
     whole = self.gather(self.images, 7, labels=self.labels)
     self.assertEqual(found.features.shape, (10, 2))
     self.assertEqual(found.logits.shape, (10, 2))
+    # At random, as the images may be in the order of their classes.
+    self.assertNotAllEqual(found.features, whole.features[:10])
     self.assertLen(found.labels, 10)
     self.assertAllEqual(found.moments.mean, whole.moments.mean)
     for row, label in zip(found.features, found.labels):
@@ -73,11 +75,13 @@ class StatisticsTest(tf.test.TestCase):
     self.cached(self.labels)
     self.cached(images=self.images[:30])
     self.cached(images=self.images + 0.01)
+    height, width = self.images.shape[1:3]
+    self.cached(images=self.images.reshape([-1, height * 2, width // 2, 1]))
     self.cached(split="test")
     for name, value in (("sha256", "ef" * 32), ("resizer", "other")):
       setattr(self.extractor, name, value)
       self.cached()
-    self.assertLen(glob.glob(f"{self.folder}/*.npz"), 7)
+    self.assertLen(glob.glob(f"{self.folder}/*.npz"), 8)
 
   def test_statistics_of_other_projects_are_read(self):
     path = os.path.join(self.get_temp_dir(), "theirs.npz")

@@ -243,14 +243,18 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertNotIn("{{", input_fn.find_failure())
 
-  def test_a_record_that_cannot_be_decoded_is_named_by_its_byte(self):
-    input_fn = self.make("tfrecord")
+  @parameterized.parameters(
+    (True, "is damaged, as its checksum says"), (False, "cannot be decoded")
+  )
+  def test_a_damaged_record_is_named_by_its_byte(self, verify, words):
+    streaming = dataclasses.replace(SMALL, verify=verify)
+    input_fn = self.make("tfrecord", streaming=streaming)
     images = input_fn.source.train
     path, start = images.paths[images.path_index[17]], images.start[17]
     damage(path, start, images.size[17])
     self.assertRegex(
       self.failure(input_fn),
-      f"^The record at byte {start} of '{path}' cannot be decoded",
+      f"^The record at byte {start} of '{path}' {words}",
     )
 
   @parameterized.parameters("threads", "graph")

@@ -6,7 +6,7 @@ import tensorflow_gan as tfgan
 from absl.testing import parameterized
 
 from paragan_tf.game import losses
-from paragan_tf.outputs import distances
+from paragan_tf.outputs import distances, streaming
 from paragan_tf.types import Scores
 from tests.distances_test import random_features
 
@@ -74,6 +74,39 @@ class FrechetDistanceTest(tf.test.TestCase):
       tf.constant(a, tf.float32), tf.constant(b, tf.float32)
     )
     self.assertAllClose(distances.frechet_distance(a, b), theirs, rtol=1e-3)
+
+
+class OtherMetricsTest(tf.test.TestCase, parameterized.TestCase):
+  @parameterized.parameters((250, 64), (1000, 96))
+  def test_kernel_distance_of_one_block_is_equal(self, n, d):
+    a, b = random_features(1, n, d), random_features(2, n, d)
+    theirs = tfgan.eval.kernel_classifier_distance_from_activations(
+      tf.constant(a), tf.constant(b)
+    )
+    ours, deviation = distances.kernel_distance(a, b, n, num_subsets=1)
+    self.assertAllClose(ours, theirs, rtol=1e-10, atol=0)
+    self.assertEqual(deviation, 0.0)
+
+  def test_kernel_distance_is_theirs_up_to_the_choice_of_subsets(self):
+    a, b = (
+      np.random.default_rng(i).normal(i / 5, 1.0, [4000, 8]) for i in (0, 1)
+    )
+    theirs, error = (
+      tfgan.eval.kernel_classifier_distance_and_std_from_activations(
+        tf.constant(a), tf.constant(b), max_block_size=500
+      )
+    )
+    ours, _ = distances.kernel_distance(a, b, 500, num_subsets=30)
+    self.assertNear(ours, float(theirs), 4 * float(error))
+    self.assertGreater(ours, 10 * float(error))  # Far from 0.
+
+  @parameterized.parameters(0.1, 1.0, 5.0)
+  def test_inception_score_of_one_split_is_equal(self, scale):
+    logits = np.random.default_rng(3).normal(0, scale, [500, 30])
+    theirs = tfgan.eval.classifier_score_from_logits(tf.constant(logits))
+    ours, deviation = streaming.inception_score(logits, num_splits=1)
+    self.assertAllClose(ours, theirs, rtol=1e-10, atol=0)
+    self.assertEqual(deviation, 0.0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf.data import tfrecords
+from paragan_tf.data import crc32c, tfrecords
 
 SIZES = (0, 1, 255, 256, 70000, 3)
 
@@ -82,7 +82,7 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
     for length in lengths:
       found, checksum = struct.unpack_from("<QI", data, at)
       self.assertEqual(found, length)
-      ours = tfrecords._masked_crc(np.array([length], "<u8"))
+      ours = crc32c.masked_numbers(np.array([length], "<u8"))
       self.assertEqual(ours.tolist(), [checksum])
       at += length + 16
 
@@ -92,7 +92,7 @@ class TfrecordsTest(tf.test.TestCase, parameterized.TestCase):
       crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
     crc ^= 0xFFFFFFFF
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    self.assertEqual(tfrecords._masked_crc(np.zeros([1], "<u8")), masked)
+    self.assertEqual(crc32c.masked_numbers(np.zeros([1], "<u8")), masked)
 
   @parameterized.named_parameters(
     *((f"byte_{i}_of_a_length", 16 + 17 + i) for i in range(8)),

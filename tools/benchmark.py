@@ -14,7 +14,10 @@ from tools.suites import (
   backbones,
   engines,
   layout,
+  per_label,
+  quality,
   rehearsal,
+  scaling,
   step,
   wire,
 )
@@ -29,7 +32,10 @@ SUITES: Dict[str, Suite] = {
   "backbones": backbones.run,
   "input": input_.run,
   "layout": layout.run,
+  "per_label": per_label.run,
+  "quality": quality.run,
   "rehearsal": rehearsal.run,
+  "scaling": scaling.run,
   "wire": wire.run,
 }
 
@@ -56,7 +62,9 @@ def main():
   suite = cli.exit_on_error(lambda: _find_suite(_SUITE.value))
   for flag in (_JSON, _PNG):
     cli.exit_on_error(lambda flag=flag: cli.check_file(flag.name, flag.value))
-  options = Options(_QUICK.value, _QUALITY.value, tuple(_ONLY.value))
+  options = Options(
+    _QUICK.value, _QUALITY.value, tuple(_ONLY.value), _JSON.value
+  )
   result = cli.exit_on_error(lambda: suite(options))
   print(result.table)
   if _JSON.value:

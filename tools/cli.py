@@ -27,7 +27,16 @@ _Result = TypeVar("_Result")
 
 def run(main: Callable[[], None]) -> NoReturn:
   """Parses the flags and calls `main`; a wrong flag is a one-line error."""
-  run_with_words(lambda words: main())
+
+  def refuse_words(words: List[str]) -> None:
+    if words:
+      fail(
+        f"This program takes flags only, got '{words[0]}': write --flag=value; "
+        "`--help` lists the flags."
+      )
+    main()
+
+  run_with_words(refuse_words)
 
 
 def run_with_words(main: Callable[[List[str]], None]) -> NoReturn:
@@ -73,11 +82,35 @@ def import_experiment():
 
 
 def exit_on_error(make: Callable[[], _Result]) -> _Result:
-  """Returns `make()`; an error that a user can cause exits with code 2."""
+  """Returns `make()`; an error that a user can cause exits with code 2.
+
+  With `PARAGAN_TRACEBACK=1` it is printed with its traceback.
+  """
   try:
     return make()
-  except (ValueError, FloatingPointError) as e:
-    fail(str(e))
+  except Exception as e:
+    if not is_mistake(e):
+      raise
+    if os.environ.get("PARAGAN_TRACEBACK"):
+      traceback.print_exc()
+    fail(_one_sentence(e))
+
+
+def is_mistake(error: Exception) -> bool:
+  """Returns whether a user can cause an error, by a value or a file."""
+  by_user = (FloatingPointError, MemoryError, OSError, ValueError)
+  # Not imported: programs that fail early should not wait for TensorFlow.
+  errors = sys.modules.get("tensorflow.python.framework.errors_impl")
+  return isinstance(error, (*by_user, *([errors.OpError] if errors else [])))
+
+
+def _one_sentence(error: Exception) -> str:
+  text = str(error)
+  if isinstance(error, (FloatingPointError, ValueError)):
+    return text
+  # Of a library: the first line says it, others name its own parts.
+  lines = text.strip().splitlines()
+  return lines[0][:500] if lines else type(error).__name__
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

@@ -18,6 +18,18 @@ _PRICE = flags.DEFINE_float(
   "What an hour of one device costs, in any currency: the page shows costs.",
   lower_bound=0.0,
 )
+_NUM = flags.DEFINE_integer(
+  "num", None, "How many samples, about 64 by default."
+)
+_CLASSES = flags.DEFINE_list(
+  "classes",
+  None,
+  "Numbers or names of the classes to draw; by default all, ten of many.",
+)
+_SEED = flags.DEFINE_integer("seed", 0, "Of the latent codes, for all runs.")
+_TRUNCATION = flags.DEFINE_float(
+  "truncation", None, "Of the latent codes; by default that of each run."
+)
 
 
 def main(runs: List[str]) -> None:
@@ -29,7 +41,12 @@ def main(runs: List[str]) -> None:
     )
   cli.exit_on_error(lambda: cli.check_file("output", _OUTPUT.value))
   comparison = cli.import_quietly("paragan_tf.comparison")
-  result = cli.exit_on_error(lambda: comparison.compare(runs, _PRICE.value))
+  drawing = comparison.Drawing(
+    _NUM.value, _CLASSES.value, _SEED.value, _TRUNCATION.value
+  )
+  result = cli.exit_on_error(
+    lambda: comparison.compare(runs, _PRICE.value, drawing)
+  )
   cli.exit_on_error(
     lambda: cli.write_text("output", _OUTPUT.value, result.page)
   )

@@ -16,7 +16,7 @@ from absl import flags
 from packaging.requirements import Requirement
 
 from paragan_tf import shipped
-from tools import cli
+from tools import cli, gin_flags
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -57,6 +57,7 @@ def main():
   findings = show(versions())
   if any(x.mark == "error" for x in findings):  # Nothing else would import.
     sys.exit(2)
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.run")
   findings += show(devices())
   findings += show(space(_MODEL_DIR.value))
@@ -70,6 +71,7 @@ def main():
   if experiment is not None:
     findings += show(model(experiment, _MODEL_DIR.value))
     findings += show(data(experiment))
+    findings += show(step(experiment))
   wrong = sum(x.mark == "error" for x in findings)
   if wrong:
     print(f"{wrong} problem(s) must be fixed first.")
@@ -229,14 +231,27 @@ def _checkpoints(state: float, folder: str) -> List[Finding]:
   return []
 
 
+def step(experiment: Any) -> List[Finding]:
+  """Builds what metrics need, and traces a step."""
+  trial = cli.import_quietly("paragan_tf.trial")
+  try:
+    trial.check_measuring(experiment)
+    found = [Finding("ok", "metrics", "what they need is here")]
+    trial.trace_a_step(experiment, 0)
+  except ValueError as e:
+    return [Finding("error", "step", " ".join(str(e).split()))]
+  return [*found, Finding("ok", "step", "a step can be traced")]
+
+
 def data(experiment: Any) -> List[Finding]:
   """Looks at the images as training would."""
   input_fn = experiment.input_fn
   try:
-    experiment.check_input()
+    odd = experiment.check_input()
   except ValueError as e:
     return [Finding("error", "data", " ".join(str(e).split()))]
-  found = [Finding("note", "data", x) for x in experiment.input_remarks()]
+  remarks = [*odd, *experiment.input_remarks()]
+  found = [Finding("note", "data", x) for x in remarks]
   text = (
     f"'{input_fn.name}', {input_fn.num_images:,} images; the first batch is "
     "as it must be"

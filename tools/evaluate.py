@@ -9,7 +9,7 @@ from typing import List
 
 from absl import flags
 
-from tools import cli
+from tools import cli, gin_flags
 
 _MODEL_DIR = flags.DEFINE_string(
   "model_dir", None, "Folder of a run or of an export."
@@ -38,6 +38,9 @@ _RESOLUTION = flags.DEFINE_integer(
 _TRUNCATION = flags.DEFINE_float(
   "truncation", None, "Of the latent codes; by default as the run does."
 )
+_SEED = flags.DEFINE_integer(
+  "seed", None, "Of the latent codes; by default that of all runs."
+)
 _STEP = flags.DEFINE_string(
   "step", None, "Which checkpoint: a number or `best`; the newest by default."
 )
@@ -61,6 +64,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the values.")
 def main(words: List[str]) -> None:
   """Reads the flags and measures."""
   cli.exit_on_error(lambda: _check(words))
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.following")
   request = module.Request(
     metrics=_METRICS.value,
@@ -71,6 +75,8 @@ def main(words: List[str]) -> None:
     truncation=_TRUNCATION.value,
     reference_dir=_REFERENCE_DIR.value,
   )
+  if _SEED.value is not None:
+    request = request._replace(seed=_SEED.value)
   if words:
     result = cli.exit_on_error(lambda: module.measure_images(words[0], request))
     _show(module, result)

@@ -5,7 +5,7 @@ python -m tools.export --model_dir=runs/fashion --output=exports/fashion
 
 from absl import flags
 
-from tools import cli
+from tools import cli, gin_flags
 
 _MODEL_DIR = flags.DEFINE_string(
   "model_dir", None, "Folder of a run.", required=True
@@ -39,6 +39,7 @@ def main():
 
 
 def _export() -> str:
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.trained")
   g = module.load(_MODEL_DIR.value, cli.read_step(_STEP.value))
   if _FORMAT.value == "saved_model":

@@ -14,10 +14,11 @@ a network of their own, where that is possible.
 """
 
 import contextlib
-import ctypes
 import json
 import math
 import os
+import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -36,7 +37,7 @@ from typing import (
 
 from absl import flags
 
-from paragan_tf import stopping
+from paragan_tf import child_process, shipped, stopping
 from tools import cli, fence, relay, scripts
 
 _NUM_WORKERS = flags.DEFINE_integer("num_workers", 2, "Number of processes.")
@@ -60,7 +61,6 @@ _FENCE = flags.DEFINE_enum(
 
 _POLL_SECONDS = 0.05
 _RELAY_SECONDS = 2.0
-_PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Mistakes that another start would repeat, and starts that were interrupted.
 _FINAL_CODES = (0, 2, stopping.EXIT_INTERRUPTED)
@@ -72,11 +72,16 @@ def main():
   train_flags = _get_train_flags(sys.argv)
   cli.exit_on_error(lambda: _check(flags.FLAGS(sys.argv)[1:], train_flags))
   if _PRINT.value is not None:
-    script = cli.exit_on_error(
-      lambda: scripts.render(_PRINT.value, _NUM_WORKERS.value, train_flags)
+    print(
+      cli.exit_on_error(lambda: _render(str(_PRINT.value), train_flags)), end=""
     )
-    print(script, end="")
     return
+  if _is_per_label(train_flags):
+    cli.fail(
+      "A GAN for each label needs no launch on one machine: `tools.train` "
+      "starts `LabelPool.num_workers` processes; or print a script with "
+      "`--print`."
+    )
   command = [sys.executable, "-m", "paragan_tf", "train", *train_flags]
   is_fenced = cli.exit_on_error(lambda: enter_fence(train_flags))
   sys.exit(
@@ -150,6 +155,37 @@ class Ended(NamedTuple):
   is_stopped: bool
 
 
+def _render(kind: str, train_flags: Sequence[str]) -> str:
+  num = _NUM_WORKERS.value
+  scripts.render(kind, num, train_flags)  # Refused before TensorFlow starts.
+  return scripts.render(kind, num, train_flags, _is_per_label(train_flags))
+
+
+def _is_per_label(train_flags: Sequence[str]) -> bool:
+  """Returns whether the flags train a GAN for each label.
+
+  Only a config that names what does it is read: TensorFlow is slow to import.
+  """
+  files, bindings = scripts.read_config_flags(train_flags)
+  if not any(map(_may_be_per_label, [*files, *bindings])):
+    return False
+  training = cli.import_quietly("paragan_tf.training")
+  return training.is_per_label(files, bindings)
+
+
+def _may_be_per_label(text: str) -> bool:
+  """Returns whether a binding, or a file or one that it includes, names it."""
+  if "label_pool" in text or "per_label" in text:
+    return True
+  paths = (pathlib.Path(text), shipped.ROOT / text)
+  path = next((x for x in paths if "=" not in text and x.is_file()), None)
+  if path is None:
+    return False
+  content = path.read_text(errors="replace")
+  found = re.findall(r"^include '(.+)'", content, re.M)
+  return "LabelPool" in content or any(map(_may_be_per_label, found))
+
+
 def run(
   command: Sequence[str],
   num_workers: int,
@@ -175,8 +211,7 @@ def make_environments(
   """Returns the variables of each worker, on top of our environment."""
   shared = {"PYTHONUNBUFFERED": "1"}  # Else lines come in blocks, and late.
   if threads_per_worker:
-    for pool in ("OMP_NUM", "TF_NUM_INTRAOP", "TF_NUM_INTEROP"):
-      shared[f"{pool}_THREADS"] = str(threads_per_worker)
+    shared.update(child_process.limit_threads(threads_per_worker))
   cluster = {
     "worker": [f"127.0.0.1:{p}" for p in _find_free_ports(num_workers)]
   }
@@ -218,7 +253,7 @@ class Workers:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C comes through us, and only once.
-        preexec_fn=_make_preexec_fn(),
+        preexec_fn=child_process.make_preexec_fn(),
       )
     # Threads come after the last fork: they might hold a lock during one.
     for index, process in self._running.items():
@@ -247,7 +282,7 @@ class Workers:
   def send(self, number: int) -> None:
     """Sends a signal to every running worker and its child processes."""
     for process in self._running.values():
-      _send(process, number)
+      child_process.send(process, number)
 
   def _poll(self) -> None:
     for index, process in list(self._running.items()):
@@ -255,7 +290,9 @@ class Workers:
       if code is None:
         continue
       del self._running[index]
-      _send(process, signal.SIGKILL)  # To child processes that are left.
+      child_process.send(
+        process, signal.SIGKILL
+      )  # To child processes that are left.
       if code and not self._outcome:
         self._fail(index, code)
 
@@ -318,24 +355,5 @@ def _find_free_ports(count: int) -> List[int]:
     return [holder.getsockname()[1] for holder in held]
 
 
-def _send(process: subprocess.Popen, number: int) -> None:
-  with contextlib.suppress(ProcessLookupError, PermissionError):
-    os.killpg(process.pid, number)
-
-
-def _make_preexec_fn():
-  """Returns a function for a child to call, so that it ends with us (Linux)."""
-  if sys.platform != "linux":
-    return None
-  prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-  def request():
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # The parent has ended before.
-      os._exit(1)
-
-  return request
-
-
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run_with_words(lambda words: main())

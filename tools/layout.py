@@ -8,7 +8,7 @@ import pathlib
 
 from absl import flags
 
-from tools import cli, layout_plan
+from tools import cli, gin_flags, layout_plan
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -26,6 +26,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the plan.")
 
 def main():
   """Plans, and prints the table."""
+  gin_flags.allow_imports()
   for flag in (_HTML, _JSON):
     cli.exit_on_error(lambda flag=flag: cli.check_file(flag.name, flag.value))
   plan = cli.exit_on_error(

@@ -7,7 +7,7 @@ from typing import List, Optional
 
 from absl import flags
 
-from tools import cli
+from tools import cli, gin_flags
 
 _MODEL_DIR = flags.DEFINE_string(
   "model_dir", None, "Folder of a run or of an export.", required=True
@@ -53,6 +53,7 @@ _NEAREST = flags.DEFINE_string(
 
 def main():
   """Reads the flags and draws."""
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.sample_files")
   request = cli.exit_on_error(
     lambda: module.Request(

@@ -10,7 +10,7 @@ import posixpath
 import re
 import shlex
 import sys
-from typing import Dict, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from paragan_tf import shipped
 
@@ -25,20 +25,57 @@ KINDS = {
 }
 
 
-def render(kind: str, num_workers: int, train_flags: Sequence[str]) -> str:
-  """Returns the script of one kind."""
-  if kind not in KINDS:
+# Of a GAN for each label: workers that know of no other.
+_LABEL_KINDS = {
+  "slurm": "slurm_labels.sh",
+  "kubernetes": "kubernetes_labels.yaml",
+}
+
+
+def render(
+  kind: str,
+  num_workers: int,
+  train_flags: Sequence[str],
+  per_label: bool = False,
+) -> str:
+  """Returns the script of one kind.
+
+  Args:
+    kind: One of `KINDS`.
+    num_workers: Nodes, pods or tasks.
+    train_flags: Flags of `tools.train`.
+    per_label: Whether they train a GAN for each label.
+  """
+  kinds = _LABEL_KINDS if per_label else KINDS
+  if kind not in kinds:
     raise ValueError(
-      f"`--print` must be one of {', '.join(KINDS)}, got '{kind}'."
+      f"`--print` must be one of {', '.join(kinds)}"
+      f"{' for a GAN for each label' if per_label else ''}, got '{kind}'."
+    )
+  if per_label and any("label_shard" in flag for flag in train_flags):
+    raise ValueError(
+      "`--label_shard` must be left out: the script sets it for each worker."
     )
   values = {
     "num_workers": str(num_workers),
+    "last_worker": str(num_workers - 1),
     "python": shlex.quote(_python()),
     "flags": "\n".join(f"  {shlex.quote(flag)}" for flag in train_flags),
     **_make_kubernetes_values(num_workers, train_flags),
   }
-  text = (_FOLDER / KINDS[kind]).read_text()
+  text = (_FOLDER / kinds[kind]).read_text()
   return re.sub(r"@(\w+)@", lambda match: values[match[1]], text)
+
+
+def read_config_flags(
+  train_flags: Sequence[str],
+) -> Tuple[List[str], List[str]]:
+  """Returns the gin files and the bindings among flags of `tools.train`."""
+  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  for name in ("gin_file", "gin_bindings"):
+    parser.add_argument(f"--{name}", f"-{name}", action="append", default=[])
+  found = parser.parse_known_args(list(train_flags))[0]
+  return found.gin_file, found.gin_bindings
 
 
 def _python() -> str:

@@ -24,7 +24,7 @@ from typing import Dict, List, Tuple
 
 from absl import flags
 
-from tools import cli
+from tools import cli, gin_flags
 from tools.tpu import environment, figures, rehearsal_report, rows
 from tools.tpu.export import Program
 
@@ -62,6 +62,7 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder for the programs.")
 
 def main():
   """Exports, compiles, and prints the report."""
+  gin_flags.allow_imports()
   if _REHEARSE.value:
     _rehearse()
     return

@@ -8,7 +8,7 @@ import sys
 from absl import flags
 
 from paragan_tf import stopping
-from tools import cli
+from tools import cli, gin_flags
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -48,14 +48,23 @@ _ENGINE = flags.DEFINE_enum(
   ["strategy", "tpu_estimator"],
   "What runs the step: a tf.distribute strategy or TPUEstimator.",
 )
+_LABEL_SHARD = flags.DEFINE_string(
+  "label_shard",
+  None,
+  "Of a GAN for each label: trains part i of n of the labels, as 2/8; or "
+  "array/8, where i is the task of a SLURM array or of an indexed job.",
+)
 
 
 def main():
   """Reads the flags and trains."""
   stop = cli.exit_on_error(lambda: stopping.Stop(_GRACE_SECONDS.value))
-  module = cli.import_quietly("paragan_tf.start")
+  gin_flags.allow_imports()
+  module = cli.import_quietly("paragan_tf.training")
   try:
     _run(module, stop)
+  except module.FAILED as e:
+    cli.fail(str(e), 1)
   except module.ERRORS as e:
     cli.fail(str(e))
   except module.AGAIN as e:
@@ -77,13 +86,14 @@ def _run(module, stop: stopping.Stop) -> None:
         _JOIN_TIMEOUT.value,
       ),
       _ENGINE.value,
+      _LABEL_SHARD.value,
     )
   )
   if _DRY_RUN.value:
+    cli.exit_on_error(run.rehearse)
     print(run.summary())
     return
-  stop.at_exit(run.folder.close)
-  run.control.stop = stop
+  run.attach(stop)
   try:
     cli.exit_on_error(run.open)
     stop.begin()

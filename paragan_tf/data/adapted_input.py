@@ -66,6 +66,7 @@ class AdaptedInput(TimedInput):
     self.name = getattr(input_fn, "__name__", "input_fn")
     self.num_images: Optional[int] = None  # Only the user knows.
     self.split = f"{self.name}/{_TRAIN}"
+    self.drops_labels = False
     self.spec = self._find_spec()
     self._prefetch = prefetch
     is_timed = prefetch == step_timing.NAME
@@ -210,6 +211,7 @@ class AdaptedInput(TimedInput):
         f"pairs of images and class ids, got {found}: add them, or leave "
         "`num_classes` out."
       )
+    self.drops_labels = len(specs) > 1 and not self._num_classes
     return ImageSpec(int(sides[0]), int(sides[2]), self._num_classes)
 
   def _normalize(self, images, *labels):

@@ -7,17 +7,19 @@ folder/cat/a.jpg, dog/b.png    each sub-folder is a class
 import collections
 import concurrent.futures
 import os
+import stat
 import struct
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from paragan_tf.data import image_errors
+from paragan_tf.data import image_errors, image_headers
 
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 _PNG_END = b"IEND\xaeB`\x82"
 _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 _NUM_THREADS = 16
+_HEAD_BYTES = 1024  # Its size is among them, unless a preview comes first.
 _NUM_NAMED = 3
 
 
@@ -155,6 +157,8 @@ def _check_files(files: Sequence[str], decode: bool) -> List[Optional[str]]:
 def _check_file(file: str, decode: bool) -> Optional[str]:
   """Returns why a file is broken, or `None` if it looks like an image."""
   try:
+    if not stat.S_ISREG(os.stat(file).st_mode):
+      return "no regular file"
     with open(file, "rb") as f:
       error = _check_ends(f, os.fstat(f.fileno()).st_size)
       if decode and error is None:
@@ -165,16 +169,20 @@ def _check_file(file: str, decode: bool) -> Optional[str]:
 
 
 def _check_ends(f, size: int) -> Optional[str]:
-  head = f.read(12)
+  head = f.read(_HEAD_BYTES)
   if not head:
     return "empty"
+  try:
+    image_headers.check_size(head)
+  except ValueError as e:
+    return str(e)
   if head.startswith(b"\xff\xd8\xff"):
     return _check_jpeg(f, size)
   if head.startswith(b"\x89PNG\r\n\x1a\n"):
     f.seek(-min(size, len(_PNG_END)), os.SEEK_END)
     whole = f.read() == _PNG_END or _PNG_END in _read_all(f)
     return None if whole else "cut short: PNG without IEND"
-  if head[:4] == b"RIFF" and head[8:] == b"WEBP":
+  if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
     return _check_length("WebP", struct.unpack_from("<I", head, 4)[0] + 8, size)
   if head[:2] == b"BM" and len(head) >= 6:
     return _check_length("BMP", struct.unpack_from("<I", head, 2)[0], size)

@@ -1,13 +1,17 @@
 """Why an image cannot be used: its bytes, or the label in its record."""
 
+import io
 from typing import Dict, Optional
 
 import numpy as np
+import PIL.Image
 import tensorflow as tf
 
-from paragan_tf.data import reading, transforms
+from paragan_tf.data import image_headers, reading, transforms
 from paragan_tf.data.encoded import WHOLE, BlockReader
 
+# Bits for many blocks of a JPEG, whatever its codes are.
+_FILLER = bytes(range(1, 251)) * 40
 _REMEDY = "the run resumes from its last checkpoint"
 
 
@@ -15,11 +19,37 @@ def find_decode_error(
   content: bytes, channels: int = 3, python: bool = True
 ) -> Optional[str]:
   """Returns why bytes cannot be decoded, or `None` if they can."""
+  if len(content) < image_headers.MIN_BYTES:
+    return f"no image: {len(content)} bytes"
   try:
-    transforms.decode_image(tf.constant(content), channels, python)
+    image_headers.check_size(content)
+    image = transforms.decode_image(tf.constant(content), channels, python)
+    if _may_end_early(content, image.numpy()) and _ends_early(content):
+      return "ends early: its last part is blank"
   except (tf.errors.OpError, OSError, ValueError, SyntaxError) as e:
     return f"cannot be decoded: {reading.clean_message(e).rstrip('.')}"
   return None
+
+
+def _may_end_early(content: bytes, image: np.ndarray) -> bool:
+  """Returns whether a JPEG may have an end marker and too little before it.
+
+  Decoders then leave the rest gray, and do not say so. A progressive one has
+  lost details only.
+  """
+  if not image_headers.is_jpeg(content):
+    return False
+  corner = image[-4:, -4:].astype(int)
+  is_gray = bool(np.all(np.abs(corner - 128) <= 1))
+  return is_gray or image_headers.is_progressive(content)
+
+
+def _ends_early(content: bytes) -> bool:
+  """Returns whether bytes before the end marker would become pixels."""
+  # By Pillow, which does not write warnings to the terminal.
+  images = (content, image_headers.insert_before_end(content, _FILLER))
+  first, second = (PIL.Image.open(io.BytesIO(x)).tobytes() for x in images)
+  return first != second
 
 
 def assert_labels(ids: tf.Tensor, num_classes: int) -> tf.Tensor:

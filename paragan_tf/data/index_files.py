@@ -14,26 +14,17 @@ import hashlib
 import io
 import json
 import os
-import zipfile
-import zlib
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf import array_files
 from paragan_tf.data import tfrecords
 
 _FOLDER = "index"
 _NUM_THREADS = 16
-_DAMAGED = (
-  ValueError,
-  KeyError,
-  EOFError,
-  OSError,
-  zipfile.BadZipFile,
-  zlib.error,
-  tf.errors.OpError,
-)
+_DAMAGED = (ValueError, KeyError, OSError, tf.errors.OpError)
 
 # The columns `shard`, `offset` and `size`, as `tfrecords.scan` returns them.
 Columns = Tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -97,7 +88,7 @@ def _load(path: str) -> Optional[Columns]:
     return None
   try:
     with tf.io.gfile.GFile(path, "rb") as f:
-      arrays = np.load(io.BytesIO(f.read()))
+      arrays = array_files.read(io.BytesIO(f.read()))
     return arrays["shard"], arrays["offset"], arrays["size"]
   except _DAMAGED:
     return None

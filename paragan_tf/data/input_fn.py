@@ -47,6 +47,9 @@ class InputFn(TimedInput):
       more.
     only_labels: The classes to take, by name or number; all if `None`. They are
       renumbered in this order.
+    label: The only class to take, by name or number, without labels in batches:
+      one run of `gin/sync/per_label.gin`. It may have fewer images than a
+      batch: they repeat.
     by_label: Replica `r` of `m` sees only the classes `r`, `r + m`, ..., in an
       order of its own. For experiments with non-identical data per replica.
     transform: How images are transformed; from gin by default.
@@ -63,6 +66,7 @@ class InputFn(TimedInput):
     resolution: int = 32,
     conditional: Union[bool, str] = True,
     only_labels: Optional[Sequence[Union[str, int]]] = None,
+    label: Optional[Union[str, int]] = None,
     by_label: bool = False,
     transform: Optional[Transform] = None,
     streaming: Optional[Streaming] = None,
@@ -81,9 +85,12 @@ class InputFn(TimedInput):
         f"@sources.fashion, got {source!r}."
       )
     with index_files.recording() as self._scans:
-      found = sources.from_text(source) if isinstance(source, str) else source()
+      found = sources.load(source)
     if only_labels is not None:
       found = sources.select_classes(found, only_labels)
+    if label is not None:
+      found = sources.select_classes(found, [label], "label")
+      conditional = False
     if conditional == "auto":
       conditional = len(found.label_names) > 1
     if not isinstance(conditional, bool):
@@ -102,6 +109,7 @@ class InputFn(TimedInput):
         "has none, or has them in its files: set `InputFn.by_label = False`."
       )
     self.by_label = by_label
+    self.label = label
     self.source = found
     self.seed = seed
     self.prefetch = prefetch
@@ -126,6 +134,11 @@ class InputFn(TimedInput):
       channels=self.source.train.channels,
       num_classes=len(self.source.label_names) if self.conditional else 0,
     )
+
+  @property
+  def drops_labels(self) -> bool:
+    """Whether the source has classes that nobody asked for."""
+    return not self.conditional and len(self.source.label_names) > 1
 
   @property
   def train_set(self) -> Union[InMemorySet, Stream]:

@@ -19,8 +19,10 @@ _ROUNDING = 1e-3
 
 def check(
   input_fn: Any, images_per_step: int, num_shards: int = 1, python: bool = True
-) -> None:
+) -> List[str]:
   """Raises a `ValueError` if training could not work on this input.
+
+  Returns what looks odd in its first batch.
 
   Args:
     input_fn: An `InputFn` or `AdaptedInput`.
@@ -29,7 +31,8 @@ def check(
     python: Whether the pipeline may call Python.
   """
   count = input_fn.num_images
-  if count is not None and count < images_per_step:
+  label = getattr(input_fn, "label", None)
+  if label is None and count is not None and count < images_per_step:
     raise ValueError(
       f"'{input_fn.name}' must have as many images as one step takes, "
       f"{images_per_step}, got {count}: lower `Experiment.batch_size`, or keep "
@@ -47,7 +50,19 @@ def check(
       input_fn.check_heldout()
   size = min(images_per_step, _MAX_IMAGES)
   data = input_fn({"batch_size": size, "python": python})
-  check_batch(input_fn.name, read_first(input_fn, data), input_fn.spec)
+  first = read_first(input_fn, data)
+  check_batch(input_fn.name, first, input_fn.spec)
+  return _find_odd_values(input_fn.name, first[0])
+
+
+def _find_odd_values(name: str, images: np.ndarray) -> List[str]:
+  low, high = float(images.min()), float(images.max())
+  if low < 0 or high < 0.5:
+    return []
+  return [
+    f"Images of '{name}' are in [{low:.2g}, {high:.2g}], and G makes [-1, 1]: "
+    "if they are floats from 0 to 1, multiply them by 2 and subtract 1."
+  ]
 
 
 def _check_heldout(input_fn: Any) -> None:
@@ -128,12 +143,28 @@ def check_labels(name: str, labels: np.ndarray, num_classes: int) -> None:
     )
 
 
+def describe_repeats(input_fn: Any, images_per_step: int) -> List[str]:
+  """Returns a remark if a label has fewer images than a step takes."""
+  label, count = getattr(input_fn, "label", None), input_fn.num_images
+  if label is None or count >= images_per_step:
+    return []
+  return [
+    f"'{input_fn.source.label_names[0]}' has {count} images and a step takes "
+    f"{images_per_step}: they repeat."
+  ]
+
+
 def remarks(input_fn: Any) -> List[str]:
   """Returns warnings about the input."""
+  found = []
+  if input_fn.drops_labels:
+    found.append(
+      f"Labels of '{input_fn.name}' are not used: set `InputFn.conditional = "
+      "True`, or `num_classes` of an `Estimator`, to train on classes."
+    )
   source = getattr(input_fn, "source", None)
   if source is None:
-    return []
-  found = []
+    return found
   train = source.train
   if source.broken:
     total = len(train) + len(source.heldout) + len(source.broken)

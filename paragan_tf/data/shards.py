@@ -16,17 +16,26 @@ import json
 import os
 import urllib.parse
 import urllib.request
-import zipfile
-import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+  Any,
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+)
 
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf import array_files
 from paragan_tf.data.index_files import scan
 
 _MANIFEST, _INDEX = "manifest.json", "index.npz"
 _VERSION = 1
+_MAX_CLASSES = 1_000_000
 _TIMEOUT_SECONDS = 10.0
 _NUM_THREADS = 16
 _REMEDY = "copy it again with its index.npz, or delete it to scan the files"
@@ -110,7 +119,14 @@ def read_manifest(path: str) -> Manifest:
   text, data = _read(path), _read(_sibling(path, _INDEX))
   try:
     return _parse(json.loads(text), _load_arrays(data))
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
+  except (
+    AttributeError,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+  ) as e:
     raise ValueError(
       f"'{path}' is damaged or was not written by `tools.make_tfrecords` "
       f"({e!r}): {_REMEDY}."
@@ -144,7 +160,7 @@ def _match_files(pattern: str) -> Index:
   """Returns the index of a pattern, from its manifest or by a scan."""
   try:
     paths = tuple(sorted(tf.io.gfile.glob(pattern)))
-  except tf.errors.OpError as e:
+  except (tf.errors.OpError, UnicodeError, ValueError) as e:
     raise ValueError(f"`pattern` '{pattern}' cannot be listed: {e}") from e
   if not paths:
     raise ValueError(f"`pattern` must match a file, '{pattern}' matches none.")
@@ -197,6 +213,7 @@ def _parse(content: Dict[str, Any], arrays: Dict[str, np.ndarray]) -> Manifest:
     if os.path.basename(shard.file) != shard.file or not shard.file:
       raise ValueError(f"`file` '{shard.file}' is not the name of a file")
   labels = arrays.get("labels")
+  _check_columns(len(shards), arrays)
   index = Index(
     tuple(shard.file for shard in shards),
     arrays["shard"].astype(np.int32),
@@ -214,6 +231,8 @@ def _check_index(
   content: Dict[str, Any], shards: Sequence[Shard], index: Index
 ) -> None:
   """Refuses an index that does not fit the files or labels of its manifest."""
+  if not all(isinstance(x, str) for x in (*index.label_names, *index.features)):
+    raise ValueError("`label_names` or `features` are not texts")
   counts = np.bincount(index.shard, minlength=len(shards)).tolist()
   ends = np.array([shard.bytes for shard in shards], np.int64)
   lengths = {len(index.shard), len(index.offset), len(index.size)}
@@ -229,6 +248,24 @@ def _check_index(
     raise ValueError(f"`label_counts` do not fit the labels of {_INDEX}")
 
 
+def _check_columns(num_shards: int, arrays: Mapping[str, np.ndarray]) -> None:
+  """Refuses numbers that could be none of an index, before they are used."""
+  bounds = {
+    "shard": num_shards,
+    "offset": np.iinfo(np.int64).max // 2,
+    "size": np.iinfo(np.int32).max,
+    "labels": _MAX_CLASSES,
+  }
+  for name, end in bounds.items():
+    column = arrays.get(name)
+    if column is None:
+      continue
+    if column.ndim != 1 or column.dtype.kind not in "iu":
+      raise ValueError(f"`{name}` of {_INDEX} is no list of whole numbers")
+    if len(column) and not 0 <= column.min() <= column.max() < end:
+      raise ValueError(f"`{name}` of {_INDEX} is not from 0 to {end - 1:,}")
+
+
 def _label_counts(
   labels: Optional[np.ndarray], names: Sequence[str]
 ) -> List[int]:
@@ -239,9 +276,8 @@ def _label_counts(
 
 def _load_arrays(data: bytes) -> Dict[str, np.ndarray]:
   try:
-    with np.load(io.BytesIO(data)) as arrays:
-      return dict(arrays)
-  except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as e:
+    return array_files.read(io.BytesIO(data))
+  except ValueError as e:
     raise ValueError(f"{_INDEX} is no npz file: {e}") from e
 
 
@@ -270,6 +306,7 @@ def _sizes(paths: Sequence[str]) -> List[Optional[int]]:
 
 
 def _read(path: str) -> bytes:
+  array_files.check_regular(path)
   try:
     if not _is_http(path):
       with tf.io.gfile.GFile(path, "rb") as f:

@@ -8,9 +8,20 @@ tfrecord:PATTERN  TFRecords, or their manifest.json
 tfds:NAME         a set of tensorflow-datasets
 """
 
+import contextlib
 import importlib.resources
 import os
-from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterator,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import gin
 import numpy as np
@@ -21,7 +32,7 @@ from paragan_tf.data.encoded import EncodedImages
 from paragan_tf.data.folder import list_images
 from paragan_tf.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
 
-_NUM_HELDOUT = 2000
+_NUM_HELDOUT, _MAX_CLASSES = 2000, 1_000_000
 
 
 class Images(NamedTuple):
@@ -75,6 +86,32 @@ class Source(NamedTuple):
     return len(self.heldout.pixels)
 
 
+# Sources that are loaded once, while `keep` is open.
+_kept: Optional[Dict[Any, Source]] = None
+
+
+@contextlib.contextmanager
+def keep() -> Iterator[None]:
+  """Loads each source once, for a process that reads it again and again."""
+  global _kept
+  _kept = {}
+  try:
+    yield
+  finally:
+    _kept = None
+
+
+def load(source: Union[str, Callable[[], Source]]) -> Source:
+  """Returns what a text or a function names."""
+  key = source if isinstance(source, str) else getattr(source, "__name__", "")
+  if _kept is not None and key in _kept:
+    return _kept[key]
+  found = from_text(source) if isinstance(source, str) else source()
+  if _kept is not None:
+    _kept[key] = found
+  return found
+
+
 def from_text(text: str) -> Source:
   """Returns the source that a text like 'folder:PATH' names."""
   kind, _, rest = text.partition(":")
@@ -85,15 +122,17 @@ def from_text(text: str) -> Source:
   return make(rest) if rest else make()
 
 
-def select_classes(source: Source, labels: Sequence[Union[str, int]]) -> Source:
-  """Returns the images of some classes, renumbered."""
+def select_classes(
+  source: Source, labels: Sequence[Union[str, int]], name: str = "only_labels"
+) -> Source:
+  """Returns the images of some classes, renumbered; `name` is for errors."""
   names = source.label_names
   known: Dict[Union[str, int], int] = {i: i for i in range(len(names))}
   known.update({name: i for i, name in enumerate(names)})
   ids = [known.get(label, -1) for label in labels]
   if not ids or -1 in ids:
     raise ValueError(
-      f"`only_labels` must be names or numbers of classes of '{source.name}', "
+      f"`{name}` must be names or numbers of classes of '{source.name}', "
       f"{list(names)[:20]}, got {list(labels)}."
     )
   new = np.full(len(names), -1, np.int32)
@@ -102,11 +141,13 @@ def select_classes(source: Source, labels: Sequence[Union[str, int]]) -> Source:
   def select(images):
     if images.labels is None:
       raise ValueError(
-        f"`only_labels` needs the labels of '{source.name}' beforehand, and "
-        "they are inside of its records: `python -m tools.make_tfrecords` "
-        "writes an index that has them."
+        f"`{name}` needs the labels of '{source.name}' beforehand, and "
+        "they are inside of its records: `python -m tools.make_tfrecords "
+        "--by_label` writes an index that has them, and files of their own."
       )
     kept = images.select(np.flatnonzero(new[images.labels] >= 0))
+    if isinstance(kept, EncodedImages):
+      kept = kept.without_other_files()
     return kept.with_labels(new[kept.labels])
 
   return source._replace(
@@ -163,19 +204,23 @@ def folder(
   channels: int = 3,
   broken: str = "refuse",
   num_heldout: Optional[int] = None,
+  decode: Optional[bool] = None,
 ) -> Source:
   """Returns the images of a folder; names of sub-folders are their labels.
 
   Args:
     path: The folder.
     channels: 3 for color, 1 for gray.
-    broken: What to do with broken files: "refuse" or "skip" them. To also skip
-      files that are damaged in the middle, "skip" decodes all files at every
-      start; if that takes too long, use `tools.make_tfrecords` once.
+    broken: What to do with broken files: "refuse" or "skip" them.
     num_heldout: Number of random images to hold out; by default a fifth, at
       most 2,000.
+    decode: Whether to decode all files at every start, which also finds those
+      that are damaged in the middle or end early; by default if they are
+      skipped. If it takes too long, use `tools.make_tfrecords` once.
   """
-  listing = list_images(path, broken, decode=broken == "skip")
+  _check_channels(channels)
+  decode = broken == "skip" if decode is None else decode
+  listing = list_images(path, broken, decode)
   n = len(listing.files)
   images = EncodedImages(
     paths=listing.files,
@@ -212,6 +257,7 @@ def tfrecord(
     label_key: The feature of the class id; by default that of the manifest, or
       "label".
   """
+  _check_channels(channels)
   index = shards.find(pattern)
   features = shards.Features(
     image_key or index.features.image, label_key or index.features.label
@@ -220,6 +266,10 @@ def tfrecord(
     index = index._replace(labels=None)
   index = index._replace(features=features)
   names = index.label_names
+  if not 0 <= (num_classes or 0) <= _MAX_CLASSES:
+    raise ValueError(
+      f"`num_classes` must be from 0 to {_MAX_CLASSES:,}, got {num_classes}."
+    )
   if not names:
     names = tuple(str(i) for i in range(num_classes or 0))
   images = _encoded_images(index, channels, bool(names))
@@ -310,6 +360,11 @@ def _number_records(index: shards.Index) -> Optional[np.ndarray]:
   if not np.all(is_next | (np.diff(index.shard) != 0)):
     return None
   return np.arange(len(index.shard))
+
+
+def _check_channels(channels: int) -> None:
+  if channels not in (1, 3):
+    raise ValueError(f"`channels` must be 1 or 3, got {channels}.")
 
 
 def _sample_rows(n: int, count: int) -> np.ndarray:

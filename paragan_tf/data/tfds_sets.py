@@ -98,6 +98,11 @@ def load_builder(name: str, data_dir: Optional[str] = None) -> Any:
   """Returns the tfds builder of a set that was built in `data_dir`."""
   import tensorflow_datasets as tfds  # Late: it takes seconds.
 
+  if ":" in name:  # Of a community: fetched code, which would be run.
+    raise ValueError(
+      f"`name` must be that of a set in tensorflow-datasets, got '{name}': "
+      "sets with a colon are programs from elsewhere; build it as TFRecords."
+    )
   try:
     builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
   except (tfds.core.DatasetNotFoundError, ValueError, OSError) as e:

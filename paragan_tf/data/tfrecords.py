@@ -15,6 +15,9 @@ from typing import Callable, Iterator, List, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf import array_files
+from paragan_tf.data import crc32c
+
 _HEADER = struct.Struct("<QI")
 HEADER_BYTES, FOOTER_BYTES = _HEADER.size, 4
 _BLOCK_BYTES = 1 << 24
@@ -77,7 +80,7 @@ def _walk(
 
 
 def _check_headers(path, starts, lengths, checksums) -> None:
-  expected = _masked_crc(np.array(lengths, "<u8"))
+  expected = crc32c.masked_numbers(np.array(lengths, "<u8"))
   wrong = np.flatnonzero(expected != np.array(checksums, np.uint32))
   if not len(wrong):
     return
@@ -100,6 +103,7 @@ def _guess_format(path: str) -> str:
 @contextlib.contextmanager
 def _open_file(path: str) -> Iterator[Tuple[Callable[[int], memoryview], int]]:
   """Yields a function from an offset to the block there, and the file size."""
+  array_files.check_regular(path)
   try:
     if os.path.isfile(path):
       with open(path, "rb") as f:
@@ -125,32 +129,3 @@ def _map_file(file) -> Tuple[Callable[[int], memoryview], int]:
 def _read_block(file, at: int) -> memoryview:
   file.seek(at)
   return memoryview(file.read(_BLOCK_BYTES))
-
-
-def _masked_crc(values: np.ndarray) -> np.ndarray:
-  """Returns TFRecord's checksum of each 8 bytes: a masked CRC-32C.
-
-  The CRC is linear over bits: a table for each byte position has its terms.
-  """
-  tables = _tables()
-  rows = values.view(np.uint8).reshape([-1, 8])
-  # A CRC-32C starts with 32 ones, which are added to the first four bytes.
-  crc = functools.reduce(
-    np.bitwise_xor,
-    (tables[i][rows[:, i] ^ (0xFF if i < 4 else 0)] for i in range(8)),
-  )
-  crc = ~crc
-  return ((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)
-
-
-@functools.cache
-def _tables() -> List[np.ndarray]:
-  """Returns for each of 8 byte positions its terms of the CRC-32C."""
-  table = np.arange(256, dtype=np.uint32)
-  for _ in range(8):
-    table = (table >> 1) ^ np.where(table & 1, 0x82F63B78, 0).astype(np.uint32)
-  tables = [table]
-  for _ in range(7):  # One more byte behind it.
-    last = tables[0]
-    tables.insert(0, table[last & 0xFF] ^ (last >> 8))
-  return tables

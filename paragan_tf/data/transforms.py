@@ -11,9 +11,12 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf.data import exif
+
 _CROPS = ("center", "random", "none")
 _RESIZERS = ("bicubic", "area")
 _CROP, _FLIP, _NOISE = range(3)
+_FIRST_BYTES = (b"\xff", b"\x89")  # Of a JPEG, of a PNG.
 
 
 @gin.register
@@ -142,6 +145,8 @@ def decode_image(
 ) -> tf.Tensor:
   """Decodes JPEG, PNG, WebP, BMP or GIF bytes to uint8 `[h, w, channels]`.
 
+  A photo is turned as its EXIF header says.
+
   Without `python`, by TensorFlow's ops alone: not some BMP, and WebP only in
   color and only by newer releases, such as 2.21.
   """
@@ -171,18 +176,40 @@ def decode_image(
       lambda: decode_other(encoded),
     )
 
-  first = tf.strings.substr(encoded, 0, 1)
-  is_rare = tf.reduce_all(tf.not_equal(first, [b"\xff", b"\x89"]))
-  rare_fn = decode_rare if python else decode_other
-  image = _cond_rare(is_rare, encoded, decode_common, rare_fn)
+  def decode_turned(encoded):
+    return exif.turn(decode_common(encoded), exif.orientation(encoded))
+
+  def decode_unusual(encoded):
+    first = tf.strings.substr(encoded, 0, 1)
+    return tf.cond(
+      tf.reduce_any(tf.equal(first, _FIRST_BYTES)),
+      lambda: decode_turned(encoded),
+      lambda: (decode_rare if python else decode_other)(encoded),
+    )
+
+  is_rare = _is_unusual(encoded)
+  image = _cond_rare(is_rare, encoded, decode_common, decode_unusual)
   image.set_shape([None, None, channels])
   return image
+
+
+def _is_unusual(encoded: tf.Tensor) -> tf.Tensor:
+  """Returns whether bytes are no JPEG or PNG, or a JPEG that may be turned.
+
+  In few ops, as it is done for every image.
+  """
+  parts = tf.strings.substr(encoded, [0, exif.FIRST, exif.SECOND], [1, 2, 2])
+  usual = [[first, exif.SEGMENT, exif.SEGMENT] for first in _FIRST_BYTES]
+  is_other = tf.math.logical_xor(tf.equal(parts, usual), [True, False, False])
+  return tf.reduce_all(tf.reduce_any(is_other, axis=1))
 
 
 def _decode_with_pillow(content: np.ndarray, channels: int) -> np.ndarray:
   """Decodes what TensorFlow cannot: WebP, BMP with a palette or to gray."""
   import PIL.Image
+  import PIL.ImageOps
 
   with PIL.Image.open(io.BytesIO(content.tobytes())) as image:
-    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    turned = PIL.ImageOps.exif_transpose(image)
+    pixels = np.asarray(turned.convert("L" if channels == 1 else "RGB"))
   return pixels.reshape([*pixels.shape[:2], channels])

@@ -17,6 +17,7 @@ _EXAMPLE = (
   '"task": {"type": "worker", "index": 0}}'
 )
 _SLURM_PORT = 8888
+_MAX_PROCESSES, _MAX_PORT = 4096, 65535
 _FENCED = "PARAGAN_WORKERS_FENCED"
 
 
@@ -40,7 +41,13 @@ def from_environment(
   """Returns the cluster that the environment describes, or `None`."""
   if environment.get("TF_CONFIG"):
     return _from_tf_config(environment["TF_CONFIG"])
-  if int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+  num_tasks = environment.get("SLURM_STEP_NUM_TASKS") or "1"
+  if not num_tasks.isdecimal():
+    raise ValueError(
+      f"`SLURM_STEP_NUM_TASKS` must be a number, got '{num_tasks[:50]}': start "
+      "with `srun`, or unset it."
+    )
+  if int(num_tasks) > 1:
     return _from_slurm()
   return None
 
@@ -86,7 +93,7 @@ def find_open_ports(
 def _from_tf_config(text: str) -> Cluster:
   try:
     config = json.loads(text)
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise ValueError(
       f"`TF_CONFIG` must be JSON such as {_EXAMPLE}, got '{text[:200]}' ({e})."
     ) from e
@@ -102,6 +109,7 @@ def _from_tf_config(text: str) -> Cluster:
   task = _section(config, "task")
   kind, index = task.get("type"), task.get("index")
   chiefs, workers = _addresses(jobs, "chief"), _addresses(jobs, "worker")
+  _check_distinct([*chiefs, *workers])
   sizes = {"chief": len(chiefs), "worker": len(workers)}
   if type(index) is not int or not 0 <= index < sizes.get(str(kind), 0):
     raise ValueError(
@@ -124,13 +132,31 @@ def _section(config: Any, key: str) -> Mapping[str, Any]:
 
 def _addresses(jobs: Mapping[str, Any], job: str) -> List[str]:
   addresses = jobs.get(job, [])
+  if not isinstance(addresses, list) or len(addresses) > _MAX_PROCESSES:
+    raise ValueError(
+      f"`{job}` in `TF_CONFIG` must be a list of at most {_MAX_PROCESSES:,} "
+      f"addresses, such as {_EXAMPLE}, got {json.dumps(addresses)[:200]}."
+    )
   for address in addresses:
     host, _, port = str(address).rpartition(":")
-    if not host or not port.isdigit():
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5
+    if not (host and is_port and 0 < int(port) <= _MAX_PORT):
       raise ValueError(
-        f"An address in `TF_CONFIG` must be 'host:port', got '{address}'."
+        "An address in `TF_CONFIG` must be 'host:port', with a port from 1 to "
+        f"{_MAX_PORT}, got '{str(address)[:200]}'."
       )
-  return list(addresses)
+  return [str(address) for address in addresses]
+
+
+def _check_distinct(addresses: Sequence[str]) -> None:
+  seen = set()
+  for address in addresses:
+    if address in seen:
+      raise ValueError(
+        f"Addresses in `TF_CONFIG` must differ, got '{address}' twice: each "
+        "process needs one of its own."
+      )
+    seen.add(address)
 
 
 def _from_slurm() -> Cluster:

@@ -5,6 +5,7 @@ from typing import Any, Dict, Optional
 
 import tensorflow as tf
 
+from paragan_tf import collectives
 from paragan_tf.engine.processes import Processes
 
 
@@ -39,7 +40,8 @@ def describe(
 
 
 def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
-  return any("GPU" in x.upper() for x in strategy.extended.worker_devices)
+  with strategy.scope():
+    return collectives.device_kind() == "gpu"
 
 
 def _name_gpu() -> str:

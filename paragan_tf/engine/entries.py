@@ -22,7 +22,11 @@ from paragan_tf.engine.player import Player
 from paragan_tf.engine.processes import Processes
 from paragan_tf.engine.step import Step, run_if
 from paragan_tf.game.slots import SlotSpec
-from paragan_tf.sync.exchange import ErrorFeedback, assign_mean
+from paragan_tf.sync.exchange import (
+  AccumulatedGradients,
+  ErrorFeedback,
+  assign_mean,
+)
 from paragan_tf.types import Entry, VectorSlice
 
 
@@ -90,6 +94,13 @@ class StepState:
     summed = {
       _key(v) for feedback in feedbacks for v in feedback.summed_residuals
     }
+    # At the end of a period they are 0, as where gradients did not add up.
+    sums = {
+      _key(v)
+      for player in step.players.values()
+      if is_period_end and isinstance(player.exchange, AccumulatedGradients)
+      for v in player.exchange.sums
+    }
     residual_targets = {
       name.split(":")[0]: VectorSlice(*target)
       for feedback in feedbacks
@@ -113,7 +124,7 @@ class StepState:
           all_replicas=tuple(everywhere),
           num_replicas=num,
           merge_rule=own.get(name),
-          optional=name in summed,
+          optional=name in summed or name in sums,
           residual_source=residual_targets.get(name),
         )
       )

@@ -102,6 +102,15 @@ class InnerLoop:
     self._run = tf.function(self.run_phases, autograph=False)
     self._fetch = tf.function(self._fetch_sums, autograph=False)
 
+  def restart(
+    self, iterator: Iterator, start_step: int, follow: FollowFn
+  ) -> None:
+    """Goes on with other data at another step; the programs stay traced."""
+    self._iterator, self._follow = iterator, follow
+    self._num_done = start_step
+    self._reset()
+    self._fetch()  # Sets the sums to 0, where the last logs were not read.
+
   def wrap_program(self, wrapper: Callable[[Callable], Callable]) -> None:
     """Runs `wrapper(program)` in place of the program from the first call on.
 
@@ -161,6 +170,12 @@ class InnerLoop:
     self._reset()
     self._follow(self._num_done, logs)
     return logs
+
+  def trace(self) -> None:
+    """Traces the first program that a run would call, and does not run it."""
+    phases, repeats = self._plan(1)[0]
+    arguments = tf.constant(repeats), phases, tf.constant(True)
+    self._run.get_concrete_function(self._iterator, *arguments)
 
   def _reset(self) -> None:
     self._waits, self._seconds, self._num_summed = np.zeros([2]), 0.0, 0

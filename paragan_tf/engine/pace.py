@@ -15,6 +15,8 @@ import contextlib
 import math
 from typing import Callable, ContextManager, Optional, Sequence
 
+from paragan_tf.engine.budget import Seconds, steps_within
+
 SECONDS = 2.0
 _MAX_CYCLE_SECONDS = 3.0
 
@@ -32,6 +34,7 @@ class Pace:
     interruptible: Makes a context in which steps are taken.
     tick: Called with the steps done, between calls.
     seconds: Of one call.
+    budget: Of seconds; training ends when it is spent.
   """
 
   def __init__(
@@ -42,6 +45,7 @@ class Pace:
     interruptible: Callable[[], ContextManager] = contextlib.nullcontext,
     tick: Callable[[int], None] = lambda step: None,
     seconds: float = SECONDS,
+    budget: Optional[Seconds] = None,
   ):
     self._should_stop = should_stop
     self._cycle = cycle
@@ -50,17 +54,24 @@ class Pace:
     self.tick = tick
     self._seconds = seconds
     self._step_seconds = 0.0  # Unknown.
+    self._budget = budget or Seconds(None)
+    self._left = 0.0
 
   def should_stop(self) -> bool:
     """Returns whether any process wants to stop; all must call it."""
-    wants = float(self._should_stop())
-    wants, self._step_seconds = self._mean([wants, self._step_seconds])
+    wants = float(self._should_stop() or self._budget.is_spent)
+    own = [wants, self._step_seconds]
+    if self._budget.left is not None:
+      own.append(self._budget.left)
+    wants, self._step_seconds, *left = self._mean(own)
+    self._left = sum(left)
     return wants > 0.0
 
   def measured(self, num_steps: int, seconds: Optional[float]) -> None:
     """Notes how long steps took; `None` if they were traced meanwhile."""
     if seconds is not None:
       self._step_seconds = seconds / num_steps
+      self._budget.used += seconds
 
   def steps(self, step: int, until: int) -> int:
     """Returns how many steps to take next, at least one."""
@@ -74,4 +85,7 @@ class Pace:
         num = to_cycle + max(whole, 0 if to_cycle else self._cycle)
     elif to_cycle:
       num = to_cycle
-    return min(max(num, 1), until - step)
+    num = min(max(num, 1), until - step)
+    if self._budget.limit is None:
+      return num
+    return min(num, steps_within(self._left, self._step_seconds))

@@ -77,13 +77,13 @@ class Game(NamedTuple):
     players: "g" and "d".
     loss_fn: Of both.
     augment: What D's images go through, if anything.
-    seed: Of the run.
+    seed: Of the run; a variable where one trace serves several runs.
   """
 
   players: Mapping[str, Player]
   loss_fn: LossFn
   augment: Optional[Augment]
-  seed: int
+  seed: Union[int, tf.Variable]
 
   def net(self, who: str) -> Net:
     """Returns the net of a player."""

@@ -13,6 +13,8 @@ from typing import (
 
 import tensorflow as tf
 
+from paragan_tf.engine import finite as finite_numbers
+from paragan_tf.game.constraints import Constraint
 from paragan_tf.game.loss_scale import LossScale
 from paragan_tf.game.optimizers import Optimizer
 from paragan_tf.game.penalties import Penalty
@@ -34,6 +36,7 @@ class Player(NamedTuple):
     one_pass: Whether it scores real and fake images in one pass, if it is D.
     loss_scale: What its loss is multiplied by, where float16 needs that.
     jit_compile: Whether XLA compiles the computation of its gradients.
+    constraint: What its weights must be after an update, if anything.
   """
 
   net: Net
@@ -45,6 +48,7 @@ class Player(NamedTuple):
   one_pass: bool = True
   loss_scale: Optional[LossScale] = None
   jit_compile: bool = False
+  constraint: Optional[Constraint] = None
 
   @property
   def weights(self) -> List[tf.Variable]:
@@ -95,7 +99,7 @@ class Player(NamedTuple):
     The scale adapts where the player is trained.
     """
     if self.loss_scale is None:
-      return grads, True
+      return grads, finite_numbers.are_finite(grads)
     grads, finite = self.loss_scale.unscale(grads)
     if self.exchange.shares_gradients or trains is not False:
       self.loss_scale.update(finite)
@@ -111,6 +115,8 @@ class Player(NamedTuple):
   def apply_updates(self, updates: Sequence[tf.Tensor]) -> None:
     """Subtracts updates from the base weights."""
     self.optimizer.apply_updates(updates, self.weights)
+    if self.constraint is not None:
+      self.constraint(self.base)
 
   def update_ratio(self, updates: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the norm of updates, relative to that of the weights."""
@@ -121,4 +127,10 @@ class Player(NamedTuple):
   def look_ahead(self, updates: Sequence[tf.Tensor]) -> None:
     """Moves the weights to where the next gradient is taken."""
     ahead = predict_updates(self.exchange, updates)
-    self.optimizer.look_ahead(ahead, self.weights)
+    weights = self.weights
+    self.optimizer.look_ahead(ahead, weights)
+    if (
+      self.constraint is not None
+      and self.optimizer.base(weights) is not weights
+    ):
+      self.constraint(weights)

@@ -13,6 +13,7 @@ from paragan_tf.types import Mode, Net
 # Latent codes are drawn in blocks of this size, whatever the batch: the code of
 # a sample depends on its seed and its index alone.
 _BLOCK = 256
+BATCH_SIZE = 256  # By default, so that all that measure draw the same.
 
 
 def draw_codes(
@@ -77,7 +78,7 @@ class Sampler:
     strategy: tf.distribute.Strategy,
     g: Net,
     conditional: bool,
-    batch_size: int = 256,
+    batch_size: int = BATCH_SIZE,
     truncation: Optional[float] = None,
   ):
     check_truncation(truncation)

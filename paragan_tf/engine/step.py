@@ -25,6 +25,7 @@ from typing import Counter, Dict, List, Mapping, Optional, Sequence, Union
 import tensorflow as tf
 
 from paragan_tf import collectives
+from paragan_tf.engine import finite
 from paragan_tf.engine.placement import (
   CoLocated,
   Contribution,
@@ -43,7 +44,7 @@ from paragan_tf.game.slots import MakeSlot, make_variable
 from paragan_tf.sync.exchange import Counts, Traffic
 from paragan_tf.types import Batch
 
-_LOGGED = ("grad_norm", "loss", "rate", "update_ratio")
+_LOGGED = ("grad_norm", "loss", "rate", finite.SKIPPED, "update_ratio")
 _NORMS = ("grad_norm", "update_ratio")
 
 
@@ -61,9 +62,15 @@ class Step(tf.Module):
     count: Optional[tf.Variable] = None,
     placement: Optional[Placement] = None,
     augment: Optional[Augment] = None,
+    noise_seed: Optional[tf.Variable] = None,
   ):
     super().__init__(name="step")
-    self.game = Game({"g": g, "d": d}, loss_fn, augment, seed)
+    self.game = Game(
+      {"g": g, "d": d},
+      loss_fn,
+      augment,
+      seed if noise_seed is None else noise_seed,
+    )
     self.schedule = schedule
     self.ema = ema
     self.placement = placement or CoLocated(schedule)
@@ -72,6 +79,7 @@ class Step(tf.Module):
         0, trainable=False, dtype=tf.int64, name="global_step"
       )
     self.count = count
+    self.rate_scale = 1.0  # Of both; read when a step is traced.
     self.shared_moments = share_moments(self.players, self.placement.is_split)
     make_moment: MakeSlot = make_variable
     if self.shared_moments is not None:
@@ -82,6 +90,11 @@ class Step(tf.Module):
       if player.loss_scale is not None:
         player.loss_scale.init()
     ema.follow(g.weights, g.base)
+
+  def assign(self, other: "Step") -> None:
+    """Takes over all values of a step that is made alike."""
+    for variable, value in zip(self.variables, other.variables):
+      variable.assign(value)
 
   @property
   def players(self) -> Mapping[str, Player]:
@@ -164,7 +177,7 @@ class Step(tf.Module):
       phases = {w: self._exchange_phase(w, phase, moves[w]) for w in turn}
       moves.update(list(turn))
       logs.update(more)
-      logs.update(self._update(turn, phases, is_logged))
+      finite.merge(logs, self._update(turn, phases, is_logged))
       if "d" in turn and self.players["d"].exchange.applies(phases["d"]):
         self._adapt(turn["d"], count)
     if self.players["g"].exchange.applies(phase):  # Counted in steps here.
@@ -226,7 +239,7 @@ class Step(tf.Module):
         look_ahead = functools.partial(
           self.players[who].look_ahead, updates[who]
         )
-        run_if(contribution.finite, look_ahead, lambda: None)
+        run_if(_is_applied(self.players[who], contribution), look_ahead)
     return logs
 
   def _accumulate(
@@ -235,15 +248,16 @@ class Step(tf.Module):
     """Returns a contribution with all gradients since the last update."""
     player, move = self.players[who], contribution.move
     grads = player.add_regularizer(move.grads)
+    grads = finite.mark(grads, move.loss)
     grads = player.exchange.accumulate(grads, phase)
     return contribution._replace(move=move._replace(grads=grads))
 
   def _unscale(self, who: str, contribution: Contribution) -> Contribution:
     """Divides gradients by the loss scale; notes if they may be applied."""
     player, move = self.players[who], contribution.move
-    grads, finite = player.unscale(move.grads, contribution.trains)
+    grads, is_finite = player.unscale(move.grads, contribution.trains)
     move = move._replace(grads=grads)
-    return contribution._replace(move=move, finite=finite)
+    return contribution._replace(move=move, finite=is_finite)
 
   def _adapt(self, contribution: Contribution, count: tf.Tensor) -> None:
     """Lets penalties and the augmentation adapt to D's scores."""
@@ -327,7 +341,9 @@ class Step(tf.Module):
     player.optimizer.begin(weights)
     return run_if(
       _is_updated(player, contribution),
-      lambda: player.optimizer.updates(grads, weights, contribution.damping),
+      lambda: player.optimizer.updates(
+        grads, weights, self.rate_scale * contribution.damping
+      ),
       lambda: [tf.zeros(w.shape, w.dtype) for w in weights],
     )
 
@@ -337,20 +353,19 @@ class Step(tf.Module):
     """Applies a player's updates where it is trained; returns them averaged."""
     player = self.players[who]
     averaged = player.exchange.average_updates(updates, phase)
+    is_applied = _is_applied(player, contribution)
+    contribution = contribution._replace(finite=is_applied)
     run_if(
-      _is_updated(player, contribution),
-      lambda: player.apply_updates(averaged),
-      lambda: None,
+      _is_updated(player, contribution), lambda: player.apply_updates(averaged)
     )
     return list(averaged)
 
   def _log_moves(self, group: Sequence[str], turn: Contributions) -> Logs:
-    """Returns the losses of a group's players, and their loss scales."""
+    """Returns the loss scales of a group's players."""
     logs: Logs = {}
     for who in group:
       loss_scale, weight = self.players[who].loss_scale, turn[who].weight
       weight = 1.0 if weight is None else weight
-      logs[f"{who}/loss"] = weight * turn[who].move.loss
       if loss_scale is not None:
         logs[f"{who}/loss_scale"] = weight * loss_scale.value()
     return logs
@@ -367,11 +382,18 @@ class Step(tf.Module):
       lambda: [tf.linalg.global_norm(move.grads), player.update_ratio(updates)],
       lambda: [tf.zeros([])] * 2,
     )
-    damping = tf.cast(contribution.damping, tf.float64)
+    damping = tf.cast(self.rate_scale * contribution.damping, tf.float64)
     rate = player.optimizer.rate() * damping
+    skipped = 1.0 - tf.cast(contribution.finite, tf.float32)
+    loss = finite.or_zero(weight * move.loss)
     return {
       f"{who}/rate": tf.cast(rate, tf.float32),
-      **{f"{who}/{name}": shared * x for name, x in zip(_NORMS, norms)},
+      f"{who}/loss": tf.where(tf.equal(skipped, 0.0), loss, 0.0),
+      f"{who}/{finite.SKIPPED}": shared * skipped,
+      **{
+        f"{who}/{name}": finite.or_zero(shared * x)
+        for name, x in zip(_NORMS, norms)
+      },
     }
 
 
@@ -384,13 +406,20 @@ def _is_updated(
 ) -> Union[bool, tf.Tensor]:
   # Where gradients are shared, all replicas update, so that all stay equal.
   is_updated = player.exchange.shares_gradients or contribution.trains
-  finite = contribution.finite
-  if finite is True or is_updated is False:
+  is_finite = contribution.finite
+  if is_finite is True or is_updated is False:
     return is_updated
-  return finite if is_updated is True else is_updated & finite
+  return is_finite if is_updated is True else is_updated & is_finite
 
 
-def run_if(condition: Union[bool, tf.Tensor], do, do_not):
+def _is_applied(
+  player: Player, contribution: Contribution
+) -> Union[bool, tf.Tensor]:
+  # The mean of all replicas' updates is applied; one may have sent zeros.
+  return player.exchange.averages_updates or contribution.finite
+
+
+def run_if(condition: Union[bool, tf.Tensor], do, do_not=lambda: None):
   """Runs one of two functions; a condition that is static adds no op."""
   if condition is True:
     return do()

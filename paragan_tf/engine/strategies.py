@@ -10,6 +10,8 @@ import tensorflow as tf
 from paragan_tf import tf_private
 from paragan_tf.engine import cluster, tpu
 
+_MAX_REPLICAS = 256
+
 
 class Choice(NamedTuple):
   """A strategy, and why it was chosen.
@@ -47,9 +49,14 @@ class DeviceOptions:
   join_timeout: float = 300.0
 
   def __post_init__(self):
-    if self.num_cpu_replicas < 0:
+    if not 0 <= self.num_cpu_replicas <= _MAX_REPLICAS:
       raise ValueError(
-        f"`num_cpu_replicas` must be at least 0, got {self.num_cpu_replicas}."
+        f"`num_cpu_replicas` must be from 0 to {_MAX_REPLICAS}, got "
+        f"{self.num_cpu_replicas}: more than a few share each core."
+      )
+    if not self.join_timeout >= 0:
+      raise ValueError(
+        f"`join_timeout` must be 0 seconds or more, got {self.join_timeout}."
       )
     if self.use_tpu and not self.tpu:
       raise ValueError(
@@ -82,6 +89,15 @@ def choose(options: Optional[DeviceOptions] = None) -> Choice:
   if processes and len(processes.addresses) > 1:
     return _several_processes(processes, options)
   return _one_process(options.num_cpu_replicas)
+
+
+def choose_none() -> tf.distribute.Strategy:
+  """Returns TensorFlow's default strategy: one replica, which is alone.
+
+  It reads no address of other processes, and has nothing to send to them.
+  """
+  _keep_freed_memory()
+  return tf.distribute.get_strategy()
 
 
 def for_estimator(options: DeviceOptions) -> Choice:

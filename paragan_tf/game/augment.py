@@ -23,7 +23,7 @@ class Draw(NamedTuple):
   """Draws the random numbers of a transform, one for each image."""
 
   num: int
-  seed: int
+  seed: Union[int, tf.Tensor]
   step: tf.Tensor
   purpose: str
 
@@ -276,6 +276,7 @@ class Ada(Augment):
     (r,) = collectives.mean([tf.reduce_mean(signs)], weights)
     num_images = real_logits.shape[0] * num_playing
     p = self.p + num_images / self.speed * tf.sign(r - self.target)
+    p = tf.where(tf.math.is_finite(p), p, self.p)
     self.p.assign(tf.clip_by_value(p, 0.0, 1.0))
 
 

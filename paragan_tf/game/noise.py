@@ -17,10 +17,13 @@ import tensorflow as tf
 
 from paragan_tf import collectives, hashing
 
+# Of a run; a tensor where one trace serves several runs.
+Seed = Union[int, tf.Tensor]
+
 
 def normal(
   shape: Sequence[int],
-  seed: int,
+  seed: Seed,
   step: tf.Tensor,
   purpose: str,
   shard: Optional[Union[int, tf.Tensor]] = None,
@@ -46,7 +49,7 @@ def normal(
 
 def uniform(
   count: int,
-  seed: int,
+  seed: Seed,
   step: tf.Tensor,
   purpose: str,
   shard: Optional[Union[int, tf.Tensor]] = None,
@@ -63,10 +66,7 @@ def uniform(
     stream: Index of an independent sequence.
   """
   shard = collectives.replica_id() if shard is None else shard
-  salt = zlib.crc32(f"{purpose}/{stream}/{seed}".encode())
-  key = hashing.mix(
-    tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), hashing.uint(salt))
-  )
+  key = _key(seed, step, f"{purpose}/{stream}")
   first = tf.cast(shard, tf.uint32) * hashing.uint(count)
   position = tf.range(count, dtype=tf.int32)
   bits = hashing.mix(hashing.mix(tf.cast(position, tf.uint32) + first) + key)
@@ -79,7 +79,7 @@ def integers(
   count: int,
   low: int,
   high: int,
-  seed: int,
+  seed: Seed,
   step: tf.Tensor,
   purpose: str,
   shard: Optional[Union[int, tf.Tensor]] = None,
@@ -89,3 +89,14 @@ def integers(
   scaled = uniform(count, seed, step, purpose, shard) * num
   # Close to 1, a product in float32 may be rounded up to `num`.
   return low + tf.minimum(tf.cast(scaled, tf.int32), num - 1)
+
+
+def _key(seed: Seed, step: tf.Tensor, stream: str) -> tf.Tensor:
+  is_traced = tf.is_tensor(seed)
+  name = f"{stream}/{'traced' if is_traced else seed}"
+  salt = hashing.uint(zlib.crc32(name.encode()))
+  key = hashing.mix(tf.bitwise.bitwise_xor(tf.cast(step, tf.uint32), salt))
+  if not is_traced:
+    return key
+  # The hash of 0 is 0, so that it is moved first.
+  return hashing.mix(key + hashing.mix(tf.cast(seed, tf.uint32) + salt))

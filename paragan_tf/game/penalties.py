@@ -9,7 +9,7 @@ A lazy penalty (arXiv 1912.04958) is due in every `period`-th step, and is then
 multiplied by `period`, so that its weight does not depend on the period.
 """
 
-from typing import Callable, NamedTuple, Optional, Sequence
+from typing import Callable, NamedTuple, Optional, Sequence, Union
 
 import gin
 import tensorflow as tf
@@ -52,7 +52,7 @@ class View(NamedTuple):
   fake_labels: Labels
   real: Verdict
   fake: Verdict
-  seed: int
+  seed: Union[int, tf.Tensor]
   step: tf.Tensor
 
 
@@ -254,7 +254,9 @@ class LeCam(Penalty):
     (means,) = collectives.mean([means], weights)
     for average, mean in zip((self.real, self.fake), tf.unstack(means)):
       updated = self.decay * average + (1.0 - self.decay) * mean
-      average.assign(tf.where(step < self.start_step, mean, updated))
+      updated = tf.where(step < self.start_step, mean, updated)
+      # Of a step with numbers that are not finite, nothing is kept.
+      average.assign(tf.where(tf.math.is_finite(updated), updated, average))
 
 
 @gin.register

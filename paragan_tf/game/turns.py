@@ -9,7 +9,16 @@ Each player receives the gradient of its own loss only; the opponent does not
 change.
 """
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+  Any,
+  Callable,
+  List,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import tensorflow as tf
 
@@ -36,7 +45,7 @@ class LossTerms(NamedTuple):
   penalties: Sequence[Penalty] = ()
   augment: Optional[Augment] = None
   g: Optional[Net] = None
-  seed: int = 0
+  seed: Union[int, tf.Tensor] = 0
   step: Optional[tf.Tensor] = None
   one_pass: bool = True
   loss_scale: Optional[tf.Tensor] = None

@@ -2,7 +2,8 @@
 
 A net is called with x, with labels if it takes a second argument (or has a
 second Keras input), and with `training` if it has such an argument. If it has
-none, Keras layers inside are told by Keras itself.
+none, Keras layers inside are told by Keras itself. A `model_fn` may be declared
+in its class without `self`.
 """
 
 import inspect
@@ -38,7 +39,7 @@ def make_call(net: Any, spec: ImageSpec, name: str) -> Call:
   """Returns the net as a function of x, labels and whether to train."""
   if is_network(net):
     return _network_call(net, spec, name)
-  fn = getattr(net, "model_fn", net)
+  fn = _without_self(getattr(net, "model_fn", net))
   if not callable(fn):
     raise ValueError(
       f"`{name}` must be a `tf.Module`, a Keras model, an object with "
@@ -56,6 +57,21 @@ def make_call(net: Any, spec: ImageSpec, name: str) -> Call:
     return fn(x, **kwargs)
 
   return call if training_name else _in_phase(call)
+
+
+def _without_self(fn: Any) -> Any:
+  """Returns the function of a method that was declared without `self`.
+
+  Its first argument is x then. What takes more than x and labels has a `self`,
+  whatever that is called.
+  """
+  if not inspect.ismethod(fn) or inspect.isclass(fn.__self__):
+    return fn
+  first, *others = inspect.signature(fn.__func__).parameters.values()
+  inputs = [p for p in others if p.name not in _TRAINING]
+  if first.name == "self" or first.kind in _VARIADIC or len(inputs) > 1:
+    return fn
+  return fn.__func__
 
 
 def _argument_names(fn: Callable, name: str) -> List[Optional[str]]:

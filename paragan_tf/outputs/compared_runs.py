@@ -1,6 +1,7 @@
-"""Several runs side by side: their facts, metrics and latent codes."""
+"""Several runs side by side: their facts and metrics."""
 
 import functools
+import html
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -10,8 +11,6 @@ from paragan_tf.outputs.html_parts import Cell
 from paragan_tf.outputs.run_history import Metric, RunHistory
 
 _UNKNOWN = "not recorded"
-# What decides the latent codes and the place of each class in a grid.
-_CODES = ("z_dim", "truncation", "num_classes")
 
 
 class Run(NamedTuple):
@@ -28,6 +27,11 @@ class Run(NamedTuple):
       self.name, np.zeros([0]), np.zeros([0]), None, self.number
     )
     return html_parts.make_swatch(curve.color, curve.is_dashed)
+
+  @property
+  def label(self) -> str:
+    """Its swatch and name, as HTML."""
+    return self.swatch + html.escape(self.name)
 
 
 class Column(NamedTuple):
@@ -140,27 +144,6 @@ class Comparison:
       for run in self.runs
     ]
     return head, rows
-
-  def describe_codes(self) -> str:
-    """Returns whether the samples of all runs have the same latent codes."""
-    if len(self.runs) == 1:
-      return "The newest samples of the run."
-    drawn = [run for run in self.runs if run.history.grids]
-    missing = [run.name for run in drawn if not run.history.starts]
-    if missing:
-      return (
-        "Whether latent codes are equal is not known: not recorded by "
-        f"{', '.join(missing)}."
-      )
-    differ = []
-    for name in _CODES:
-      values = {run.name: run.history.read_start(name) for run in drawn}
-      if len(set(map(str, values.values()))) > 1:
-        each = ", ".join(f"{run} {value}" for run, value in values.items())
-        differ.append(f"{name} ({each})")
-    if differ:
-      return f"Latent codes or classes differ in place: {'; '.join(differ)}."
-    return "In each place all runs have the same latent code and class."
 
 
 def _known(value, to_text) -> Cell:

@@ -4,7 +4,12 @@ import datetime
 import html
 from typing import Dict, List, Sequence, Tuple
 
-from paragan_tf.outputs import charts, embedded, html_parts, protocols
+from paragan_tf.outputs import (
+  charts,
+  compared_samples,
+  html_parts,
+  protocols,
+)
 from paragan_tf.outputs.charts import Series
 from paragan_tf.outputs.compared_runs import Comparison, Metrics, Run
 from paragan_tf.outputs.html_parts import Cell
@@ -18,13 +23,16 @@ _DEVICES = (
 
 
 def render(
-  comparison: Comparison, differences: Sequence[Tuple[str, Sequence[str]]]
+  comparison: Comparison,
+  differences: Sequence[Tuple[str, Sequence[str]]],
+  drawn: compared_samples.AllDrawn,
 ) -> str:
   """Returns the page.
 
   Args:
     comparison: The runs, and what is known of them.
     differences: Names of config values, and the value of each run.
+    drawn: The samples of each run, or why there are none.
   """
   runs = comparison.runs
   names = ", ".join(run.name for run in runs)
@@ -41,7 +49,9 @@ def render(
       html_parts.make_card(_make_table(runs, head, rows)),
       html_parts.make_paragraph(_DEVICES, "soft below"),
     ),
-    html_parts.make_section("Samples", _make_samples(comparison)),
+    html_parts.make_section(
+      "Samples", compared_samples.make_samples(runs, drawn)
+    ),
     html_parts.make_section("Metrics", _make_metrics(comparison)),
     charts.make_section(
       "Curves", [run.history for run in runs], _make_charts(comparison)
@@ -58,28 +68,6 @@ def _make_table(
     [Cell(run.name, swatch=run.swatch), *row] for run, row in zip(runs, rows)
   ]
   return html_parts.make_table([Cell("Run"), *head], named)
-
-
-def _make_samples(comparison: Comparison) -> str:
-  """Returns the newest grid of each run, side by side."""
-  figures = []
-  for run in comparison.runs:
-    steps = list(run.history.grids)
-    alt = f"Samples of {run.name}"
-    paths = [run.history.grids[step] for step in steps[-1:]]
-    picture = "".join(embedded.embed(path, alt) for path in paths)
-    words = f"step {steps[-1]:,}" if picture else "no samples yet"
-    figures.append(
-      f'<figure class="card">{picture}<figcaption>{_name_run(run)}'
-      f"<small>{words}</small></figcaption></figure>"
-    )
-  grid = f'<div class="side">{"".join(figures)}</div>'
-  note = html_parts.make_paragraph(comparison.describe_codes())
-  return f"{note}\n{grid}"
-
-
-def _name_run(run: Run) -> str:
-  return run.swatch + html.escape(run.name)
 
 
 def _make_metrics(comparison: Comparison) -> str:
@@ -167,7 +155,7 @@ def _make_config(
       by_value.setdefault(value, []).append(run)
     lines = "".join(
       f"<dd><code>{html.escape(value)}</code>"
-      f"<span>{' '.join(map(_name_run, members))}</span></dd>"
+      f"<span>{' '.join(run.label for run in members)}</span></dd>"
       for value, members in by_value.items()
     )
     rows.append(f"<dt><code>{html.escape(name)}</code></dt>{lines}")

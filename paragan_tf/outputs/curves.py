@@ -23,7 +23,7 @@ class Curve(NamedTuple):
 
   Attributes:
     name: In the legend.
-    x: Steps, images or seconds, rising.
+    x: Steps, images, seconds, or the binary logarithm of workers, rising.
     values: One for each of them.
     real: What real images get, drawn as a dashed line, if there is any.
     number: Chooses the color, and dashes once all colors are in use; by default
@@ -138,8 +138,8 @@ def draw(
   """Returns the HTML of a chart: for each axis an SVG with labels around it.
 
   Args:
-    axes: Curves by axis: steps, images or seconds. The first axis has all of
-      them; where an axis has none, the plot says so.
+    axes: Curves by axis: steps, images, seconds or workers. The first axis has
+      all of them; where an axis has none, the plot says so.
     is_wide: Whether it takes all of the page's width.
     title: Stands before the names of the curves, if they do not say it.
   """
@@ -217,15 +217,18 @@ def _x_labels(axis: str, frame: _Frame) -> Sequence[Tuple[float, str]]:
     )
   least = 0.0 if axis == "seconds" else 1.0
   values = np.array(ticks(frame.left / size, frame.right / size, least))
-  return [
-    (x, tick(value) + unit) for value, x in zip(values, frame.x(values * size))
+  texts = [
+    f"{2**x:,.0f}" if axis == "workers" else tick(x) + unit for x in values
   ]
+  return list(zip(frame.x(values * size), texts))
 
 
 def _place(axis: str, x: float) -> str:
   """Returns a place on an axis, in words."""
   if axis == "seconds":
     return duration(x)
+  if axis == "workers":
+    return f"{2**x:,.0f} workers"
   return f"step {x:,.0f}" if axis == "steps" else f"{x:,.0f} images"
 
 

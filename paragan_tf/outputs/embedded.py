@@ -22,7 +22,11 @@ def embed(path: str, alt: str, max_bytes: int = _MAX_BYTES) -> str:
   if not tf.io.gfile.exists(path):
     return ""
   with tf.io.gfile.GFile(path, "rb") as f:
-    data = f.read()
+    return embed_bytes(f.read(), alt, max_bytes)
+
+
+def embed_bytes(data: bytes, alt: str, max_bytes: int = _MAX_BYTES) -> str:
+  """Returns the image of these bytes; empty if they are damaged."""
   try:
     image = Image.open(io.BytesIO(data))
     image.load()

@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import sys
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import gin
@@ -30,6 +31,8 @@ from paragan_tf.outputs.features import (
 )
 
 AUTO = "auto"
+# Beginnings of what is loaded as a program, not as numbers.
+PROGRAMS = ("keras:", "saved_model:", "hub:")
 _INPUT = (None, None, None, 3)
 
 MakeExtractor = Callable[[], Extractor]
@@ -154,7 +157,7 @@ def _to_features(found: Any, name: str) -> Features:
 def _keras(path: str) -> Extractor:
   _check_exists(path, "keras")
   try:
-    model = tf.keras.models.load_model(path, compile=False)
+    model = _find_keras().models.load_model(path, compile=False)
   except (ValueError, OSError, TypeError) as e:
     raise ValueError(f"'{path}' is no Keras file that loads here: {e}") from e
   return Network(
@@ -163,6 +166,13 @@ def _keras(path: str) -> Extractor:
     sha256=_hash_files(path),
     size=_input_size(model.input_shape, path),
   )
+
+
+def _find_keras() -> Any:
+  # Once tf_keras is imported, Keras 2.15 never ends to load a functional model;
+  # tf_keras reads the same files.
+  is_keras2 = tf.keras.__version__.startswith("2.")
+  return sys.modules.get("tf_keras", tf.keras) if is_keras2 else tf.keras
 
 
 def _saved_model(

@@ -9,13 +9,14 @@ Files are read when they are asked for.
 
 import io
 import os
-import zipfile
+import struct
 from typing import List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageOps
 
+from paragan_tf import array_files
 from paragan_tf.outputs.statistics import ImageSet
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -77,6 +78,7 @@ def open_images(
         f"{len(paths)}."
       )
     return ImageSet(Files(paths, resolution), None, name)
+  array_files.check_regular(path)
   pixels, labels = _read_arrays(path)
   labels = None if labels is None else labels[:most]
   return ImageSet(pixels[:most], labels, name)
@@ -100,12 +102,24 @@ def list_files(folder: str) -> List[str]:
 
 
 def _open(path: str) -> Image.Image:
+  array_files.check_regular(path)
   try:
     with tf.io.gfile.GFile(path, "rb") as f:
       image = Image.open(io.BytesIO(f.read()))
     image.load()
-    return image
-  except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+    return ImageOps.exif_transpose(image)
+  except (
+    ArithmeticError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tf.errors.OpError,
+    Image.DecompressionBombError,
+  ) as e:
     raise ValueError(
       f"'{path}' cannot be read as an image ({e}): remove it."
     ) from e
@@ -124,9 +138,8 @@ def _read_arrays(path: str) -> Tuple[np.ndarray, Optional[np.ndarray]]:
   try:
     with tf.io.gfile.GFile(path, "rb") as f:
       content = io.BytesIO(f.read())
-    with np.load(content) as file:
-      arrays = {name: file[name] for name in file.files}
-  except (ValueError, AttributeError, EOFError, zipfile.BadZipFile) as e:
+    arrays = array_files.read(content)
+  except (ValueError, tf.errors.OpError) as e:
     raise ValueError(
       f"'{path}' must be a folder of images or an npz file, but cannot be read "
       f"({e})."

@@ -13,6 +13,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf import array_files
 from paragan_tf.outputs import resizers
 from paragan_tf.outputs.features import Features, hash_arrays
 
@@ -155,8 +156,12 @@ def _load(path: str) -> Dict[str, np.ndarray]:
       f"`Inception` needs its weights, and '{path}' does not exist: run "
       "`make inception`, or set `inception.Inception.path`."
     )
-  with np.load(path) as file:
-    arrays = {name: file[name] for name in file.files}
+  try:
+    arrays = array_files.read(path)
+  except ValueError as e:
+    raise ValueError(
+      f"`path` must be a file that `make inception` wrote, got '{path}' ({e})."
+    ) from e
   if "mixed_10.tower_2_conv/kernel" not in arrays:
     raise ValueError(
       f"`path` must be a file that `make inception` wrote, got '{path}'."

@@ -262,6 +262,15 @@ class MetricSuite:
           values.append(self._value(name, group, found, samples, sampling))
     return values
 
+  def check(
+    self,
+    only: Sequence[str],
+    num_samples: int,
+    labels: Optional[np.ndarray] = None,
+  ) -> None:
+    """Raises a `ValueError` if what is requested cannot be measured."""
+    self._plan(only, num_samples, labels)
+
   def _class_ids(self, num_samples, labels) -> np.ndarray:
     if labels is not None:
       return np.asarray(labels, np.int32)

@@ -27,7 +27,7 @@ from paragan_tf.outputs import commit
 
 FILE, _STARTS = "metrics.jsonl", "starts.jsonl"
 EVALUATIONS = "evaluations.jsonl"  # Of processes beside the run.
-_RESERVED = ("step", "seconds", "metrics")
+_RESERVED = ("step", "seconds", "metrics", "note")
 _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
 
@@ -165,6 +165,10 @@ class Records:
         self._write_scalars(step, scalar, run)
     clock = {} if seconds is None else {"seconds": seconds}
     self._append(step, {**clock, "metrics": entries})
+
+  def note(self, step: int, text: str) -> None:
+    """Writes a line of words, for people."""
+    self._append(step, {"note": text})
 
   def start(self, step: int, facts: Mapping[str, Any]) -> None:
     """Writes what the run starts, or resumes, with."""

@@ -17,6 +17,7 @@ from paragan_tf.outputs import (
   embedded,
   environment,
   html_parts,
+  label_section,
   protocols,
   records,
   run_history,
@@ -45,15 +46,22 @@ _FACTS = {
 }
 
 
-def write(model_dir: str) -> str:
-  """Writes report.html into the folder of a run and returns its path."""
+def write(model_dir: str, failure: str = "") -> str:
+  """Writes report.html into the folder of a run and returns its path.
+
+  Args:
+    model_dir: The folder.
+    failure: Why the last measurement failed, if it did.
+  """
   history = run_history.read(model_dir)
   page = html_parts.render(
     history.name,
     _make_header(history),
     html_parts.make_section("Samples", _make_samples(history)),
     _make_interpolation(model_dir),
-    html_parts.make_section("Metrics", _make_metric_table(history.metrics)),
+    html_parts.make_section("Metrics", _make_metrics(history, failure)),
+    label_section.make(model_dir),
+    _make_notes(history),
     charts.make_section("Curves", [history], _make_charts(history)),
     html_parts.make_section("Config", _make_config(history)),
     html_parts.make_section("Environment", _make_environment(history)),
@@ -87,6 +95,14 @@ def _make_samples(history: RunHistory) -> str:
   return slider or html_parts.make_paragraph("No samples yet.")
 
 
+def _make_notes(history: RunHistory) -> str:
+  """Returns the section of what was not as planned, if anything."""
+  if not history.notes:
+    return ""
+  notes = html_parts.make_list(history.notes)
+  return html_parts.make_section("Plan", html_parts.make_card(notes))
+
+
 def _make_interpolation(model_dir: str) -> str:
   """Returns the section of samples interpolated between classes, if any."""
   path = samples.interpolation_path(model_dir)
@@ -110,6 +126,11 @@ def _name_metrics(metrics: Sequence[Metric]) -> List[str]:
     for i, words in zip(places, found):
       names[i] = f"{name} ({words})"
   return names
+
+
+def _make_metrics(history: RunHistory, failure: str) -> str:
+  note = html_parts.make_paragraph(failure) if failure else ""
+  return note + _make_metric_table(history.metrics)
 
 
 def _make_metric_table(metrics: Sequence[Metric]) -> str:

@@ -124,11 +124,24 @@ class RunFolder:
     if records is not None:
       self._outbox.write(lambda: records.start(step, facts))
 
+  def roll_back(self, path: str, step: int) -> None:
+    """Makes a checkpoint the newest one; forgets what came after its step."""
+    if self.is_writer:
+      self.checkpoints.adopt(path, step)
+    if self._records is not None:
+      self._records.rewind(step)
+
   def log(self, step: int, scalars: Mapping[str, float]) -> None:
     """Records scalars."""
     records = self._records
     if records is not None:
       self._outbox.write(lambda: records.write(step, scalars))
+
+  def note(self, step: int, text: str) -> None:
+    """Records a line of words."""
+    records = self._records
+    if records is not None:
+      self._outbox.write(lambda: records.note(step, text))
 
   def record_metrics(
     self, step: int, values: Sequence[Mapping[str, Any]]
@@ -175,9 +188,13 @@ class RunFolder:
       self._outbox.write(lambda: samples.write_png(path, grid, scale))
       self._outbox.write(lambda: records.image(step, name, grid))
 
-  def write_report(self) -> str:
-    """Writes what is left, then the report; returns its path."""
-    self._outbox.write(lambda: report.write(self.path))
+  def write_report(self, failure: str = "") -> str:
+    """Writes what is left, then the report; returns its path.
+
+    Args:
+      failure: Why nothing was measured, if that failed.
+    """
+    self._outbox.write(lambda: report.write(self.path, failure))
     self._outbox.wait()
     return report.path(self.path)
 

@@ -20,7 +20,7 @@ from paragan_tf.outputs import protocols, records, samples
 from paragan_tf.outputs.curves import is_number, short
 
 AXES = ("steps", "images", "seconds")
-_NOT_SCALARS = {"step", "seconds", "metrics"}
+_NOT_SCALARS = {"step", "seconds", "metrics", "note"}
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
 _QUIET_SECONDS = 300.0  # A run that writes nothing for longer is not running.
 
@@ -121,6 +121,12 @@ class RunHistory:
   def read_start(self, name: str) -> Any:
     """Returns a fact of the last start, or `None` if it was not recorded."""
     return self.starts[-1].get(name) if self.starts else None
+
+  @property
+  def notes(self) -> List[str]:
+    """What the run has said of itself, with its steps."""
+    found = [x for x in self.lines if isinstance(x.get("note"), str)]
+    return [f"Step {x['step']:,}: {x['note']}" for x in found]
 
   @property
   def num_steps(self) -> Optional[int]:

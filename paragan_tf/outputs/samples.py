@@ -83,10 +83,14 @@ def png_paths(model_dir: str) -> dict[int, str]:
 
 def write_png(path: str, grid: np.ndarray, scale: int = 1) -> None:
   """Writes `[H, W, 1 or 3]` uint8 pixels, enlarged `scale` times."""
+  records.write_file(path, records.encode_png(enlarge(grid, scale)))
+
+
+def enlarge(grid: np.ndarray, scale: int) -> np.ndarray:
+  """Returns a picture whose pixels are squares of `scale` pixels."""
   if scale < 1:
     raise ValueError(f"`scale` must be at least 1, got {scale}.")
-  large = grid.repeat(scale, axis=0).repeat(scale, axis=1)
-  records.write_file(path, records.encode_png(large))
+  return grid.repeat(scale, axis=0).repeat(scale, axis=1)
 
 
 def to_pixels(images: np.ndarray) -> np.ndarray:

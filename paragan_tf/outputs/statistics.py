@@ -13,12 +13,12 @@ import io
 import json
 import os
 import re
-import zipfile
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
 
+from paragan_tf import array_files
 from paragan_tf.outputs import distances, records, streaming
 from paragan_tf.outputs.distances import Moments
 from paragan_tf.outputs.features import Extractor, hash_arrays
@@ -236,7 +236,13 @@ def load(path: str) -> Statistics:
     digest = hash_arrays({"mu": mean, "sigma": covariance})
     origin = Origin("", "", "", digest, name, None)
     return Statistics(Moments(mean, covariance), None, origin=origin)
-  origin = Origin(**json.loads(str(arrays["origin"])))
+  try:
+    origin = Origin(**json.loads(str(arrays["origin"])))
+  except (TypeError, ValueError) as e:
+    raise ValueError(
+      f"'{path}' must be a file of statistics that `evaluate` wrote, or of "
+      f"another project, got an `origin` that cannot be read ({e}): remove it."
+    ) from e
   return Statistics(
     Moments(mean, covariance),
     origin.num_images,
@@ -248,12 +254,12 @@ def load(path: str) -> Statistics:
 def _read(path: str) -> Dict[str, np.ndarray]:
   if not tf.io.gfile.exists(path):
     raise ValueError(f"There are no statistics at '{path}'.")
+  array_files.check_regular(path)
   try:
     with tf.io.gfile.GFile(path, "rb") as f:
       content = io.BytesIO(f.read())
-    with np.load(content) as file:
-      return {name: file[name] for name in file.files}
-  except (ValueError, AttributeError, EOFError, zipfile.BadZipFile) as e:
+    return array_files.read(content)
+  except (ValueError, tf.errors.OpError) as e:
     raise ValueError(
       f"'{path}' must be an npz file of statistics, but cannot be read: {e}."
     ) from e
@@ -287,11 +293,16 @@ def _check_batch(images: np.ndarray, count: int, extractor: Extractor) -> None:
       f"Images must have shape [{count}, h, w, c], got {images.shape}: "
       "`sample_fn` returns one image for each label."
     )
-  channels = getattr(extractor, "channels", images.shape[3:])
-  if images.shape[3] not in channels:
+  check_channels(extractor, images.shape[3])
+
+
+def check_channels(extractor: Extractor, num_channels: int) -> None:
+  """Raises a `ValueError` if an extractor does not take such images."""
+  channels = getattr(extractor, "channels", (num_channels,))
+  if num_channels not in channels:
     raise ValueError(
       f"The extractor `{extractor.name}` takes images with "
-      f"{' or '.join(map(str, channels))} channels, got {images.shape[3]}: "
+      f"{' or '.join(map(str, channels))} channels, got {num_channels}: "
       "set another `experiment.Experiment.extractor`, e.g. 'inception' after "
       "`make inception`."
     )

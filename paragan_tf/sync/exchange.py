@@ -123,6 +123,11 @@ class Exchange(tf.Module):
     del phase, counts
     return list(grads)
 
+  @property
+  def averages_updates(self) -> bool:
+    """Whether replicas apply the mean of their updates."""
+    return type(self).average_updates is not Exchange.average_updates
+
   def average_updates(
     self, updates: Sequence[tf.Tensor], phase: int
   ) -> Sequence[tf.Tensor]:

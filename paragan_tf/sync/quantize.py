@@ -218,7 +218,7 @@ class Quantized(ErrorFeedback, Exchange):
 
   def _average_by_gather(self, p: Sequence[tf.Tensor]):
     """Returns what this replica sent, decoded, and the mean over replicas."""
-    tensors = self._make_tensors(p)
+    tensors = self.make_tensors(p)
     payload = wire.encode(
       tensors, [self._draw_seed(i) for i in range(len(tensors))]
     )
@@ -320,9 +320,7 @@ class Quantized(ErrorFeedback, Exchange):
       for shape in self._shapes
     ]
 
-  def _make_tensors(
-    self, p: Sequence[tf.Tensor]
-  ) -> List[wire.CompressedTensor]:
+  def make_tensors(self, p: Sequence[tf.Tensor]) -> List[wire.CompressedTensor]:
     """Returns what is encoded separately, with its compressor."""
     large, small = self._split(p)
     if self._joined and large:
@@ -333,7 +331,7 @@ class Quantized(ErrorFeedback, Exchange):
     ]
 
   def _join_tensors(self, tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-    """Reverses `_make_tensors`: returns a tensor for each weight."""
+    """Reverses `make_tensors`: returns a tensor for each weight."""
     num = sum(not self._is_small(shape) for shape in self._shapes)
     if not self._joined or not num:
       return self._merge(tensors[:num], tensors[num:])

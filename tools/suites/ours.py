@@ -47,16 +47,7 @@ class Ours:
 
   def count_multiply_adds(self) -> MultiplyAdds:
     """Returns the multiply-adds of one step."""
-    import tensorflow as tf
-
-    one = self._experiment
-
-    @tf.function
-    def step(images, labels):
-      return one.strategy.run(one.step, (images, labels, 0))
-
-    data = one.input_fn({"batch_size": one.images_per_step})
-    return count_function(step.get_concrete_function(*data.element_spec))
+    return count_step(self._experiment)
 
   def measure_peak(self) -> float:
     """Returns the multiply-adds a second of a large matmul, best of a few."""
@@ -75,3 +66,16 @@ class Ours:
     local = self._experiment.strategy.experimental_local_results
     players = self._experiment.step.players.items()
     return {who: int(local(side.optimizer.t)[0]) for who, side in players}
+
+
+def count_step(experiment: Any) -> MultiplyAdds:
+  """Returns the multiply-adds of one step of an experiment."""
+  import tensorflow as tf
+
+  @tf.function(autograph=False)
+  def step(images, labels=None):
+    arguments = images, labels, 0
+    return experiment.strategy.run(experiment.step, arguments)
+
+  data = experiment.input_fn({"batch_size": experiment.images_per_step})
+  return count_function(step.get_concrete_function(*data.element_spec))

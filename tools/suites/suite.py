@@ -1,6 +1,6 @@
 """The interface of a suite: its options and its result."""
 
-from typing import Callable, Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Tuple
 
 
 class Options(NamedTuple):
@@ -10,11 +10,14 @@ class Options(NamedTuple):
     quick: Whether to finish in a few minutes, with more noise.
     quality: Whether to measure what is learned, where a suite can.
     only: The sides to measure; empty for all.
+    json: The file of the figures: a suite that takes hours keeps there what it
+      has measured, and goes on from it.
   """
 
   quick: bool = False
   quality: bool = False
   only: Tuple[str, ...] = ()
+  json: Optional[str] = None
 
   def select_sides(self, names: Iterable[str]) -> Tuple[str, ...]:
     """Returns which of `names` to measure."""
@@ -37,7 +40,7 @@ class Result(NamedTuple):
   """
 
   table: str
-  figures: Dict[str, float]
+  figures: Dict[str, Any]
   draw: Optional[Callable[[str], None]] = None
 
 

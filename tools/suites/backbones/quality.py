@@ -9,18 +9,17 @@ done when it is at a fifth of its first distance with nine classes recognized.
 """
 
 import functools
-import time
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from tools.suites.interleave import log_progress
-from tools.suites.ours import load_config
+from tools.suites.learner import Learner
 from tools.suites.suite import Options, Result
 from tools.suites.workers import Worker, close_all
 
 _QUICK_SECONDS, _FULL_SECONDS = 120, 1200
-_NUM_CORES, _NUM_EVALUATIONS = 2, 5
+_NUM_EVALUATIONS = 5
 _STEPS_AT_ONCE = 20
 _NUM_SAMPLES, _NUM_REFERENCE = 5000, 10000
 _GAIN, _NUM_RECOGNIZED = 5.0, 9  # The targets; training ends when both are met.
@@ -30,7 +29,6 @@ _NETS = ("Generator", "Discriminator")
 # settings for minutes, not for days.
 _SHORT = (
   "Experiment.batch_size = 32",
-  "Experiment.extractor = 'mobilenet'",
   "Experiment.augment = None",
   "Experiment.ema = @Ema",
   "InputFn.conditional = True",
@@ -52,6 +50,9 @@ SIDES: Dict[str, Tuple[int, Sequence[str]]] = {
 }
 
 
+Config = Tuple[str, Sequence[str], Sequence[str]]
+
+
 class Evaluation(NamedTuple):
   """How good G was after a number of steps and seconds."""
 
@@ -62,38 +63,22 @@ class Evaluation(NamedTuple):
   recognized: float
 
 
-class Learner:
-  """Trains and evaluates one backbone."""
-
-  def __init__(self, gin_file: str, bindings: Sequence[str]):
-    run = load_config(bindings, (), gin_file)
-    self._experiment = run.Experiment(run.strategies.choose().strategy)
-    self._inner_loop = self._experiment.inner_loop(0)
-    self._step, self._seconds = 0, 0.0
+class TimedLearner(Learner):
+  """Trains one backbone for a given time."""
 
   def run(self, until: float) -> Evaluation:
     """Trains until the clock shows so many seconds, then evaluates."""
-    while self._seconds < until:
-      started = time.process_time()
-      self._inner_loop(_STEPS_AT_ONCE)
-      self._seconds += (time.process_time() - started) / _NUM_CORES
-      self._step += _STEPS_AT_ONCE
-    values = self._experiment.evaluation.measure(
-      _NUM_SAMPLES, _NUM_REFERENCE, only=_METRICS
-    )
-    scores = (value.value for value in values)
-    return Evaluation(self._step, self._seconds, *scores)
+    while self.seconds < until:
+      self.advance(_STEPS_AT_ONCE)
+    scores = (value["value"] for value in self._evaluate())
+    return Evaluation(self.step, self.seconds, *scores)
 
   def evaluate_real_images(self) -> List[float]:
     """Returns the scores of real images that were not trained on."""
-    values = self._experiment.evaluation.measure(
-      _NUM_SAMPLES, _NUM_REFERENCE, only=_METRICS
-    )
-    return [value.real_score for value in values]
+    return [value["real_score"] for value in self._evaluate()]
 
-  def draw_samples(self) -> np.ndarray:
-    """Returns a picture of samples, a class a column."""
-    return np.asarray(self._experiment.evaluation.grid())
+  def _evaluate(self):
+    return self.measure(_NUM_SAMPLES, _NUM_REFERENCE, _METRICS)
 
 
 def run(options: Options) -> Result:
@@ -105,7 +90,7 @@ def run(options: Options) -> Result:
   real_scores: List[float] = []
   for name in names:
     log_progress(f"{name} for {seconds / 60:.0f} minutes.")
-    worker = Worker(name, functools.partial(Learner, *_make_config(name)))
+    worker = Worker(name, functools.partial(TimedLearner, *_make_config(name)))
     with close_all([worker]):
       evaluations[name] = _train(name, worker, seconds)
       real_scores = worker.call("evaluate_real_images")
@@ -130,8 +115,14 @@ def _train(name: str, worker: Worker, seconds: float) -> List[Evaluation]:
   return evaluations
 
 
-def _make_config(name: str) -> Tuple[str, Sequence[str]]:
-  """Returns the gin file and the bindings of a backbone."""
+def _make_config(name: str) -> Config:
+  """Returns the gin file of a backbone, no more files, and bindings."""
+  gin_file, bindings = make_small(name)
+  return gin_file, (), (*bindings, "Experiment.extractor = 'mobilenet'")
+
+
+def make_small(name: str) -> Tuple[str, Tuple[str, ...]]:
+  """Returns the gin file of a backbone, and what makes it train in minutes."""
   width, more = SIDES[name]
   widths = [f"{name}.{net}.width = {width}" for net in _NETS]
   return f"gin/runs/{name}_cifar10.gin", (*widths, *_SHORT, *more)

@@ -15,12 +15,12 @@ and are compared with each other.
 """
 
 import functools
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from tools.suites.interleave import log_progress
-from tools.suites.ours import load_config
+from tools.suites.learner import Learner
 from tools.suites.suite import Options
 from tools.suites.wire.sides import ACCUMULATED, GOSSIP, QUANTIZED, TOP
 from tools.suites.workers import Worker, call_all, close_all
@@ -67,25 +67,16 @@ class Quality(NamedTuple):
   distances: Dict[str, np.ndarray]
 
 
-class Replicas:
+class Replicas(Learner):
   """A run on logical CPU devices of one process."""
 
   def __init__(self, files: Sequence[str], bindings: Sequence[str]):
-    module = load_config((*_BASE, *bindings), files, _GIN_FILE)
-    device_options = module.strategies.DeviceOptions(
-      num_cpu_replicas=_NUM_REPLICAS
-    )
-    self._experiment: Any = module.Experiment(
-      module.strategies.choose(device_options)[0]
-    )
-    self._inner_loop = self._experiment.inner_loop(0)
+    super().__init__(_GIN_FILE, files, (*_BASE, *bindings), _NUM_REPLICAS)
 
   def train(self, num_steps: int, num_samples: int = 2000) -> float:
     """Trains; returns the Fréchet distance of the consolidated replicas."""
-    self._inner_loop(num_steps)
-    self._experiment.consolidate()
-    values = self._experiment.evaluation.measure(num_samples, only=["fid"])
-    return values[0].value
+    self.advance(num_steps)
+    return self.measure(num_samples, only=["fid"])[0]["value"]
 
 
 def run(options: Options) -> Quality:

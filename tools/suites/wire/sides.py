@@ -10,7 +10,7 @@ from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 from tools.suites.ours import load_config
 
-_BASE = (
+BASE = (
   "from paragan_tf.game import optimistic",
   "from paragan_tf.nets import linear",
   "from paragan_tf.sync import compress",
@@ -134,7 +134,7 @@ def _load_config(name: str, num_workers: int, bindings: Sequence[str]) -> Any:
   _, files, more = EXCHANGES[name]
   batch_size = f"Experiment.batch_size = {num_workers}"
   # Bindings override the files, some of which set an optimizer.
-  return load_config((*_BASE, batch_size, *more, *bindings), files)
+  return load_config((*BASE, batch_size, *more, *bindings), files)
 
 
 def _use_one_thread() -> None:

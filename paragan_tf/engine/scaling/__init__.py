@@ -1,0 +1,1 @@
+"""What a run costs on many workers: pure arithmetic, without TensorFlow."""
