@@ -85,6 +85,8 @@ def _reference_fits(value: Any, kind: Any, origin: Any, parts: Any) -> bool:
 
 def _returns(target: Callable, kind: Any, origin: Any) -> bool:
   """Returns whether a class or function may make something of a kind."""
+  if kind in (Any, object):  # From Python 3.11 on, `Any` is a class.
+    return True
   if isinstance(target, type):
     made: Any = target
   else:

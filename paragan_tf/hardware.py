@@ -153,6 +153,8 @@ class ResolvedLayout(NamedTuple):
 
   resizes: str
   rgb_convs: str
+  store_kernels: bool = False
+  moments_in_one_pass: bool = False
   weights_as_matrices: bool = True
   recompute_attention: bool = False
   sum_after_product: bool = False
@@ -179,6 +181,8 @@ _FASTEST = {
   "tpu": ResolvedLayout(
     resizes="strided",
     rgb_convs="blocks",
+    store_kernels=True,
+    moments_in_one_pass=True,
     sum_after_product=True,
     join_projections=True,
     join_power_iterations=True,
@@ -206,6 +210,12 @@ class Layout:
       the forward and in the backward pass (`strided`).
     rgb_convs: Convolutions from or to the image's few channels are `plain`
       convolutions, a matrix `product`, or compute `blocks` of pixels at once.
+    store_kernels: Kernels with a folded resize are computed before the
+      convolution and stored. A TPU's compiler would compute them in it, again
+      for each window of the image.
+    moments_in_one_pass: Batch norm takes mean and variance of activations in
+      half precision in one pass, the variance as `E[x^2] - E[x]^2` in float32.
+      What cancels there is less than what rounding x has cost before.
     weights_as_matrices: Spectral norm divides the kernel in the shape of a
       matrix. A TPU then keeps weights and slots in the order they have, and
       transposes only what a convolution asks for.
@@ -238,6 +248,8 @@ class Layout:
   hardware: str = "auto"
   resizes: Optional[str] = None
   rgb_convs: Optional[str] = None
+  store_kernels: Optional[bool] = None
+  moments_in_one_pass: Optional[bool] = None
   weights_as_matrices: Optional[bool] = None
   recompute_attention: Optional[bool] = None
   sum_after_product: Optional[bool] = None

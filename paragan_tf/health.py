@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from paragan_tf.engine import finite, loop
 from paragan_tf.experiment import Experiment
-from paragan_tf.outputs.checkpoints import Checkpoints
+from paragan_tf.outputs.checkpoints import Checkpoints, step_of
 from paragan_tf.outputs.records import write_file
 from paragan_tf.outputs.run_folder import RunFolder
 from paragan_tf.probe import Probe
@@ -77,10 +77,10 @@ class Health:
   ) -> Dict[str, float]:
     """Returns the logs to record; raises if training should not go on."""
     assert self._last_step is not None
-    shares = {who: logs.get(f"{who}/{finite.SKIPPED}", 0.0) for who in "dg"}
+    shares = {who: _count_skipped(logs, who) for who in "dg"}
     is_full = self._skips.add(shares, step - self._last_step)
     self._last_step = step
-    if self._experiment.processes.any(is_full):
+    if is_full:  # In all processes, as logs are means over them.
       self._fail(step)
     if step - self._last_look >= self._watchdog.every:
       self._last_look = step
@@ -89,7 +89,7 @@ class Health:
 
   def finish(self) -> None:
     """Raises if the last steps were skipped, so that they are not saved."""
-    if self._experiment.processes.any(self._skips.in_a_row > 0):
+    if self._skips.in_a_row > 0:
       self._fail(self._last_step or 0)
 
   def _fail(self, step: int) -> None:
@@ -110,7 +110,10 @@ class Health:
     now = self._probe(step)
     self._history.append(now)
     best = max((x.diversity for x in self._history), default=0.0)
-    is_odd = bool(self._watchdog.find_evidence(now, best))
+    # They must agree, as they save together.
+    is_odd = self._experiment.processes.any(
+      bool(self._watchdog.find_evidence(now, best))
+    )
     self._is_suspicious = is_odd and not self._is_warned
     if not is_odd and not self._skips.in_a_row:
       self._good = saved or self._good
@@ -123,7 +126,8 @@ class Health:
     if self._is_warned and self._watchdog.on_collapse == "warn":
       return
     self._is_warned, self._is_suspicious = True, False
-    kept = self._keep_good()
+    # By the chief: what is committed already is known there.
+    kept = self._experiment.processes.on_chief(self._keep_good)
     words = (
       f"The run has collapsed or diverged by step {step}: {reason}. The last "
       f"good checkpoint is kept: {kept}."
@@ -151,12 +155,7 @@ class Health:
     folder = os.path.join(self._folder.path, _FOLDER)
     if os.path.dirname(path) == folder:
       return path
-    kept = Checkpoints(folder, keep=1)
-    step = int(path.rpartition("-")[2])
-    if self._folder.is_writer:
-      kept.adopt(path, step)
-    self._experiment.processes.wait()
-    return kept.path(step)
+    return Checkpoints(folder, keep=1).adopt(path, step_of(path))
 
   def _roll_back(self, path: str, words: str) -> None:
     self._num_rollbacks += 1
@@ -185,3 +184,13 @@ class Health:
       f"'{self._file}' must say `rate_scale`, from 0 to 1, and does not: "
       "remove it to train with the rates of the config."
     )
+
+
+def _count_skipped(logs: loop.Logs, who: str) -> float:
+  """Returns the share of steps that a player skipped for bad numbers.
+
+  A loss scale finds its value by skipping steps, as long as it can be halved.
+  """
+  if logs.get(f"{who}/loss_scale", 1.0) > 1.0:
+    return 0.0
+  return logs.get(f"{who}/{finite.SKIPPED}", 0.0)

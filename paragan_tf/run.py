@@ -344,7 +344,14 @@ class Run:
     self.folder.close()
     assert self._make_again is not None
     stop = self.control.stop
-    for name in ("experiment", "control", "_state", "_inner", "_held"):
+    for name in (
+      "experiment",
+      "control",
+      "_state",
+      "_inner",
+      "_held",
+      "_health",
+    ):
       setattr(self, name, None)  # Frees its memory first.
     vars(self).update(vars(self._make_again()))
     self.control.stop = stop

@@ -19,6 +19,15 @@ def xla_replica_id() -> tf.Tensor:
   return _find("tensorflow.compiler.tf2xla.python.xla", "replica_id")()
 
 
+def store(value: tf.Tensor) -> tf.Tensor:
+  """Returns the same; XLA computes it before what uses it, once.
+
+  It has no gradient.
+  """
+  module = "tensorflow.compiler.tf2xla.python.xla"
+  return _find(module, "optimization_barrier")(value)[0]
+
+
 def num_tpu_shards() -> int:
   """Returns the number of replicas of a TPUEstimator on a TPU, 0 elsewhere.
 

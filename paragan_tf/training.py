@@ -1,7 +1,7 @@
 """Starts what a config asks for: one run, or a GAN for each label."""
 
 import os
-from typing import Any, Callable, Optional, Sequence, Tuple, Union
+from typing import Callable, Optional, Sequence, Tuple, Union
 
 import gin
 
@@ -26,7 +26,9 @@ _ALONE: Tuple[Optional[strategies.DeviceOptions], ...] = (
 
 
 @gin.configurable
-def choose(pool: Optional[Callable[..., Any]] = None):
+def choose(
+  pool: Optional[Callable[..., LabelPool]] = None,
+) -> Optional[Callable[..., LabelPool]]:
   """Returns what makes a pool of labels, `None` for one run."""
   label = gin.get_bindings(InputFn, resolve_references=False).get("label")
   return pool if label is None else None

@@ -24,7 +24,7 @@ FREE = {
 }
 ROOMS = {
   "data": {"array_files", "types", "collectives", "hashing", "hardware"},
-  "nets": {"types", "collectives", "hardware"},
+  "nets": {"types", "collectives", "hardware", "tf_private"},
   "game": {"types", "collectives", "hashing", "hardware"},
   "sync": {"types", "collectives", "hashing", "pairs"},
   "outputs": {"array_files", "types", "collectives", "__version__"},

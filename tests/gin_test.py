@@ -141,11 +141,13 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, words):
         config.load([f"{old}{file}"], [])
       return
-    owner = "schedule.Asynchronous" if "_share" in old else "hardware.Layout"
+    owner, value = "hardware.Layout", None
+    if "_share" in old:
+      owner, value = "schedule.Asynchronous", 1
     files = ["gin/layout/tpu.gin", "gin/sync/paragan.gin"]
-    config.load(files, [f"{owner}.{new} = 1"])
+    config.load(files, [f"{owner}.{new} = {value}"])
     with self.assertRaisesRegex(ValueError, words):
-      config.load(files, [f"{owner}.{old} = 1"])
+      config.load(files, [f"{owner}.{old} = {value}"])
 
   def test_asynchronous_roles_take_gradients_every_other_step(self):
     names = ("async", "gradients_every_other_step")

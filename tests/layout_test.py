@@ -40,6 +40,8 @@ SHAPES = (
   (3, 5, 7, 6, 11, 3, None),
   (8, 12, 12, 2, 2, 3, "up"),
   (8, 24, 24, 2, 2, 3, "down"),
+  (2, 34, 34, 2, 2, 3, "up"),
+  (8, 34, 34, 2, 2, 3, "down"),
   (2, 4, 6, 5, 7, 1, "up"),
   (2, 4, 6, 5, 7, 1, "down"),
 )
@@ -105,6 +107,29 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     folded = any(max(op.get_attr("strides")) == 2 for op in convs)
     low = side if resize == "up" else side // 2
     self.assertEqual(folded, batch * low * low >= 1024)
+
+  @parameterized.parameters(("up", 16, 8), ("up", 16, 16), ("down", 16, 32))
+  def test_folded_kernels_are_stored_where_there_are_many_pixels(
+    self, resize, batch, side
+  ):
+    low = side if resize == "up" else side // 2
+    kinds = []
+    for stores in (True, False):
+      chosen = Layout("tpu_v3", store_kernels=stores).resolve()
+
+      @tf.function(autograph=False)
+      def back(x, w, chosen=chosen):
+        with tf.GradientTape() as tape:
+          tape.watch([x, w])
+          y = layout.plan_conv(chosen, w.shape, resize)[2](x, w)
+        return y, tape.gradient(y, [x, w])
+
+      args = random(batch, side, side, 2), random(3, 3, 2, 2)
+      graph = back.get_concrete_function(*args).graph
+      kinds.append({op.type for op in list_needed_ops(graph)})
+    is_stored = batch * low * low >= 2048
+    self.assertEqual("XlaOptimizationBarrier" in kinds[0], is_stored)
+    self.assertNotIn("XlaOptimizationBarrier", kinds[1])
 
   @parameterized.parameters(
     (tf.matmul, (6, 40), (40, 5)),

@@ -285,6 +285,47 @@ class StandingStatisticsTest(tf.test.TestCase):
     self.assertAllEqual(testing.values(g.variables), before)
 
 
+class OnePassTest(tf.test.TestCase, parameterized.TestCase):
+  def tearDown(self):
+    gin.clear_config()
+    super().tearDown()
+
+  def run_both(self, x):
+    """Returns output, gradient and variance, in one pass and in two."""
+    found = []
+    for in_one_pass in (True, False):
+      gin.bind_parameter("hardware.Layout.moments_in_one_pass", in_one_pass)
+      norm = make(momentum=0.0)
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = norm(x, None, Mode.TRAIN)
+        loss = tf.reduce_sum(tf.cast(y, tf.float32) * random(*SHAPE, seed=5))
+      found.append([y, tape.gradient(loss, x), norm.variance])
+    return found
+
+  @parameterized.parameters(0.0, 1.0, 16.0)
+  def test_it_equals_two_for_numbers_in_half_precision(self, mean):
+    x = tf.cast(mean + random(*SHAPE, seed=6), tf.bfloat16)
+    one, two = self.run_both(x)
+    self.assertAllClose(one[2], two[2], rtol=3e-4)
+    for ours, theirs in zip(one[:2], two[:2]):
+      ours, theirs = (tf.cast(v, tf.float32) for v in (ours, theirs))
+      self.assertAllClose(ours, theirs, rtol=2e-2, atol=2e-2)
+
+  def test_it_is_not_taken_in_float32(self):
+    # The squares of such numbers would leave nothing of the variance.
+    x = tf.constant(3e4 + random(*SHAPE, seed=6))
+    for ours, theirs in zip(*self.run_both(x)):
+      self.assertAllEqual(ours, theirs)
+
+  def test_a_constant_channel_stays_finite(self):
+    x = tf.fill(SHAPE, tf.constant(100.0, tf.bfloat16))
+    y, dx, variance = self.run_both(x)[0]
+    self.assertAllInRange(variance, 0.0, 1e-2)
+    for part in (y, dx):
+      self.assertAllEqual(tf.math.is_finite(part), tf.ones(SHAPE, tf.bool))
+
+
 class CrossReplicaTest(tf.test.TestCase, parameterized.TestCase):
   def make(self, *args, **options):
     with strategies.scope(testing.strategy()):

@@ -22,6 +22,14 @@ class TfPrivateTest(tf.test.TestCase, parameterized.TestCase):
     kinds = [op.type for op in graph.get_operations()]
     self.assertEqual(kinds, ["XlaReplicaId"])
 
+  def test_what_is_stored_is_the_same_inside_and_outside_of_xla(self):
+    x = tf.constant([1.0, 2.0], tf.float64)
+    for compiled in (None, False, True):
+      fn = tf_private.store
+      if compiled is not None:
+        fn = tf.function(fn, autograph=False, jit_compile=compiled)
+      self.assertAllEqual(fn(x), x)
+
   def test_there_are_shards_only_where_tpu_estimator_traces(self):
     self.assertEqual(tf_private.num_tpu_shards(), 0)
     with tf_private.trace_for_tpu_shards(8):

@@ -20,7 +20,7 @@ from typing import (
 
 from absl import app, flags, logging
 
-from paragan_tf import quiet
+from paragan_tf import quiet, stopping
 
 _Result = TypeVar("_Result")
 
@@ -167,7 +167,7 @@ def _cannot_write(flag: str, path: str) -> ValueError:
 
 
 class StopSignals:
-  """Turns the first Ctrl-C or SIGTERM into a request to stop.
+  """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request to stop.
 
   Attributes:
     exit_code: What a shell expects of a program that the signal has ended.
@@ -177,7 +177,7 @@ class StopSignals:
     self._is_requested = False
     self._message = message
     self.exit_code = 1
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stopping.SIGNALS:
       signal.signal(number, self._handle)
 
   def is_requested(self) -> bool:

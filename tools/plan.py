@@ -11,7 +11,7 @@ import pathlib
 
 from absl import flags
 
-from tools import cli
+from tools import cli, gin_flags
 
 _GIN_FILE = flags.DEFINE_multi_string(
   "gin_file", None, "Config file; several are read in order.", required=True
@@ -92,6 +92,7 @@ def main():
   """Profiles, plans, prints and writes."""
   for flag in (_OUTPUT, _HTML, _JSON):
     cli.exit_on_error(lambda flag=flag: cli.check_file(flag.name, flag.value))
+  gin_flags.allow_imports()
   module = cli.import_quietly("paragan_tf.planning")
   report = cli.exit_on_error(lambda: _make_report(module))
   print(report.text())

@@ -60,9 +60,11 @@ class Pace:
   def should_stop(self) -> bool:
     """Returns whether any process wants to stop; all must call it."""
     wants = float(self._should_stop() or self._budget.is_spent)
-    wants, self._step_seconds, self._left = self._mean(
-      [wants, self._step_seconds, self._budget.left or 0.0]
-    )
+    own = [wants, self._step_seconds]
+    if self._budget.left is not None:
+      own.append(self._budget.left)
+    wants, self._step_seconds, *left = self._mean(own)
+    self._left = sum(left)
     return wants > 0.0
 
   def measured(self, num_steps: int, seconds: Optional[float]) -> None:

@@ -11,10 +11,11 @@ are one strided 4x4 kernel, with 4/9 of the multiply-adds and no large
 temporary.
 """
 
-from typing import Callable, Optional, Sequence, Tuple
+from typing import Callable, Dict, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
+from paragan_tf import tf_private
 from paragan_tf.hardware import ResolvedLayout
 
 # From an image and a kernel to an image.
@@ -24,6 +25,7 @@ Resize = Callable[[tf.Tensor], tf.Tensor]
 _RGB = 4  # Up to so many channels, a tensor counts as an image.
 _BLOCK = 4  # Pixels of a block in each direction.
 _FEW_PIXELS = 1024  # Of a batch: folding costs more than it saves below them.
+_MANY_PIXELS = 2048  # Storing a folded kernel pays from here on.
 
 
 def plan_conv(
@@ -73,18 +75,20 @@ def explain_conv(
   return "strided", "4/9 of the multiply-adds, where no image has holes"
 
 
-def _is_few(image: Sequence[Optional[int]], resize: str) -> bool:
+def _is_few(
+  image: Sequence[Optional[int]], resize: str, limit: int = _FEW_PIXELS
+) -> bool:
   batch, height, width = image[:3]
   if batch is None or height is None or width is None:
     return False
-  return batch * height * width // (4 if resize == "down" else 1) < _FEW_PIXELS
+  return batch * height * width // (4 if resize == "down" else 1) < limit
 
 
 def _choose_conv(
   layout: ResolvedLayout, shape: Sequence[int], resize: Optional[str]
 ) -> Conv:
   if resize is not None:
-    return _WITH_RESIZE[resize][layout.resizes]
+    return _WITH_RESIZE[layout.store_kernels][resize][layout.resizes]
   if shape[-1] <= _RGB:
     return _TO_RGB[layout.rgb_convs]
   if shape[-2] <= _RGB and layout.rgb_convs == "blocks":
@@ -94,6 +98,12 @@ def _choose_conv(
 
 def _keep(x: tf.Tensor) -> tf.Tensor:
   return x
+
+
+@tf.custom_gradient
+def _store(w: tf.Tensor) -> tf.Tensor:
+  """Returns the same, which a compiler does not merge with what uses it."""
+  return tf_private.store(w), lambda dw: dw
 
 
 def conv(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -188,11 +198,11 @@ def _up_apart(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   return conv(upsample(x), w)
 
 
-def _up_folded(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+def _up_folded(x: tf.Tensor, w: tf.Tensor, finish: Resize = _keep) -> tf.Tensor:
   """Returns `conv(upsample(x), w)` as one transposed convolution."""
   kernel = _block_sum(tf.reverse(tf.transpose(w, [0, 1, 3, 2]), [0, 1]))
   shape = [tf.shape(x)[0], 2 * x.shape[1], 2 * x.shape[2], w.shape[3]]
-  kernel = tf.cast(kernel, x.dtype)
+  kernel = finish(tf.cast(kernel, x.dtype))
   return tf.nn.conv2d_transpose(x, kernel, shape, 2, "SAME")
 
 
@@ -200,9 +210,11 @@ def _down_apart(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   return pool(conv(x, w))
 
 
-def _down_folded(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+def _down_folded(
+  x: tf.Tensor, w: tf.Tensor, finish: Resize = _keep
+) -> tf.Tensor:
   """Returns `pool(conv(x, w))` as one strided convolution."""
-  kernel = tf.cast(0.25 * _block_sum(w), x.dtype)
+  kernel = finish(tf.cast(0.25 * _block_sum(w), x.dtype))
   return tf.nn.conv2d(x, kernel, 2, "SAME")
 
 
@@ -284,23 +296,39 @@ _TO_RGB = {
     _to_rgb_in_blocks, for_x=conv, for_w=_to_rgb_in_blocks
   ),
 }
-_WITH_RESIZE = {
-  "up": {
-    "apart": _up_apart,
-    "folded": _up_folded,
-    "strided": by_pixels(
-      "up",
-      _up_apart,
-      with_gradients_of(_up_apart, for_x=_up_folded, for_w=_up_folded),
-    ),
-  },
-  "down": {
-    "apart": _down_apart,
-    "folded": _down_folded,
-    "strided": by_pixels(
-      "down",
-      _down_apart,
-      with_gradients_of(_down_folded, for_x=_down_apart, for_w=_down_folded),
-    ),
-  },
-}
+
+
+def _list_resizes(stores: bool) -> Dict[str, Dict[str, Conv]]:
+  """Returns the forms of both resizes; folded kernels may be stored."""
+
+  def choose(x: tf.Tensor, resize: str) -> Resize:
+    is_stored = stores and not _is_few(x.shape, resize, _MANY_PIXELS)
+    return _store if is_stored else _keep
+
+  def up(x, w):
+    return _up_folded(x, w, choose(x, "up"))
+
+  def down(x, w):
+    return _down_folded(x, w, choose(x, "down"))
+
+  return {
+    "up": {
+      "apart": _up_apart,
+      "folded": up,
+      "strided": by_pixels(
+        "up", _up_apart, with_gradients_of(_up_apart, for_x=up, for_w=up)
+      ),
+    },
+    "down": {
+      "apart": _down_apart,
+      "folded": down,
+      "strided": by_pixels(
+        "down",
+        _down_apart,
+        with_gradients_of(down, for_x=_down_apart, for_w=down),
+      ),
+    },
+  }
+
+
+_WITH_RESIZE = {stores: _list_resizes(stores) for stores in (False, True)}

@@ -10,6 +10,7 @@ import gin
 import tensorflow as tf
 
 from paragan_tf import collectives
+from paragan_tf.hardware import resolve_layout
 from paragan_tf.nets import affines, layout
 from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.types import Mode, Net
@@ -60,8 +61,7 @@ class Norm(tf.Module):
     width = x.shape[-1]
     # Padding is zero, and so it stays: its shift is zero.
     mean, variance = (
-      layout.pad_channels(part, width)
-      for part in self._statistics(tf.cast(x, tf.float32), forward)
+      layout.pad_channels(part, width) for part in self._statistics(x, forward)
     )
     pair = forward.result_for(self.affine) or self.affine(cond, forward)
     gamma, beta = (
@@ -80,7 +80,7 @@ class Norm(tf.Module):
   def _statistics(
     self, x: tf.Tensor, forward: Forward
   ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Returns mean and variance, `[c]` each, or `[b, 1, 1, c]`.
+    """Returns mean and variance in float32, `[c]` each, or `[b, 1, 1, c]`.
 
     They need not be padded.
     """
@@ -111,6 +111,7 @@ class BatchNorm(Norm):
     if not 0.0 <= momentum < 1.0:
       raise ValueError(f"`momentum` must be in [0, 1), got {momentum}.")
     self.momentum = momentum
+    self.in_one_pass = resolve_layout().moments_in_one_pass
     self.group_size = _group_size(cross_replica, group_size)
     with self.name_scope:
       self.mean = tf.Variable(
@@ -135,14 +136,23 @@ class BatchNorm(Norm):
     return mean, variance
 
   def _moments(self, x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    wide = tf.cast(x, tf.float32)
+    if self.in_one_pass and x.dtype.size < wide.dtype.size:
+      mean, squares = (
+        self._mean_over_group(tf.reduce_mean(part, [0, 1, 2]))
+        for part in (wide, tf.square(wide))
+      )
+      return mean, tf.nn.relu(squares - tf.square(mean))
     if self.group_size == 1 or collectives.num_replicas() == 1:
-      return tf.nn.moments(x, [0, 1, 2])
+      return tf.nn.moments(wide, [0, 1, 2])
     # Two passes over the data: E[x^2] - E[x]^2 cancels where the mean is large.
-    mean = self._mean_over_group(tf.reduce_mean(x, [0, 1, 2]))
-    distance = tf.math.squared_difference(x, mean)
+    mean = self._mean_over_group(tf.reduce_mean(wide, [0, 1, 2]))
+    distance = tf.math.squared_difference(wide, mean)
     return mean, self._mean_over_group(tf.reduce_mean(distance, [0, 1, 2]))
 
   def _mean_over_group(self, value: tf.Tensor) -> tf.Tensor:
+    if self.group_size == 1:
+      return value
     if self.group_size == 0:
       return collectives.mean([value])[0]
     return collectives.group_mean([value], self.group_size)[0]
@@ -170,7 +180,7 @@ class GroupNorm(Norm):
     self.groups = groups
 
   def _statistics(self, x, forward):
-    x = layout.cut_channels(x, self.channels)
+    x = tf.cast(layout.cut_channels(x, self.channels), tf.float32)
     size = self.channels // self.groups
     groups = tf.reshape(x, [-1, *x.shape[1:3], self.groups, size])
     moments = tf.nn.moments(groups, [1, 2, 4])

@@ -8,6 +8,8 @@ from tools.tpu.rows import Row
 _OFF = {
   "resizes": "'apart'",
   "rgb_convs": "'plain'",
+  "store_kernels": "False",
+  "moments_in_one_pass": "False",
   "weights_as_matrices": "False",
   "recompute_attention": "False",
   "sum_after_product": "False",

@@ -158,7 +158,7 @@ def predict_all(
 
 
 def simulate_all(
-  counts: Counts, num_steps: int = 1000
+  counts: Counts, num_steps: int = 4000
 ) -> Dict[Tuple[str, int], Prediction]:
   """Returns the simulation with all disturbances, by scheme and cores."""
   disturbances = Disturbances(
