@@ -29,6 +29,10 @@ class Probe:
   def __init__(self, experiment: Experiment):
     self._experiment = experiment
     self._look = tf.function(self._on_replicas, autograph=False)
+    # At most as many at once as a replica trains on: memory is made for those.
+    num_replicas = experiment.strategy.num_replicas_in_sync
+    self._size = min(_NUM, max(1, experiment.batch_size // num_replicas))
+    self._num = _NUM // self._size * self._size
     self._real: List[tf.Tensor] = []
     self._real_diversity = self._real_classes = float("nan")
 
@@ -36,10 +40,16 @@ class Probe:
     """Returns what is seen at a step; NaN where nothing can be said."""
     if not self._real:
       self._read_real()
-    results = self._experiment.strategy.experimental_local_results(
-      self._look(self._codes(), self._labels(), *self._real)
-    )[0]
-    fakes, *logits = (x.numpy().astype(np.float64) for x in results)
+    given = [self._codes(), self._labels(), *self._real]
+    parts = [
+      self._look(*(x if x is None else x[i : i + self._size] for x in given))
+      for i in range(0, self._num, self._size)
+    ]
+    local = self._experiment.strategy.experimental_local_results
+    fakes, *logits = (
+      np.concatenate([x.numpy() for x in values]).astype(np.float64)
+      for values in zip(*(local(part)[0] for part in parts))
+    )
     return watchdog.Signals(
       step,
       watchdog.diversity(fakes) / max(self._real_diversity, 1e-6),
@@ -50,7 +60,7 @@ class Probe:
     )
 
   def _read_real(self) -> None:
-    params = {"batch_size": _NUM, "python": self._experiment.python_input}
+    params = {"batch_size": self._num, "python": self._experiment.python_input}
     batch = next(iter(self._experiment.input_fn(params)))
     self._real = list(batch)
     images = batch[0].numpy()
@@ -58,11 +68,11 @@ class Probe:
     self._real_classes = self._count_classes(images)
 
   def _codes(self) -> tf.Tensor:
-    return tf.constant(self._experiment.sampler.codes(_NUM, _SEED))
+    return tf.constant(self._experiment.sampler.codes(self._num, _SEED))
 
   def _labels(self) -> Optional[tf.Tensor]:
     num_classes = self._experiment.spec.num_classes
-    return tf.range(_NUM) % num_classes if num_classes else None
+    return tf.range(self._num) % num_classes if num_classes else None
 
   def _on_replicas(self, z, labels, images, ids=None) -> Any:
     players = self._experiment.step.players
