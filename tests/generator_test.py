@@ -139,6 +139,8 @@ class GeneratorTest(tf.test.TestCase, parameterized.TestCase):
       ],
     )
     self.assertAllEqual(found.z[0], found.z[2])
+    three = self.g.interpolate("class", num=3, num_frames=2, classes=[2, 0, 1])
+    self.assertAllEqual(np.argmax(three.labels, 1), [2, 0, 0, 1, 1, 2])
     whole = self.g.sample(2, [2, 0])
     self.assertAllClose(
       found.images[[0, 3]].astype(int), whole.images.astype(int), atol=1
