@@ -36,6 +36,7 @@ from paragan_tf.engine.strategies import DeviceOptions
 from paragan_tf.experiment import Experiment
 from paragan_tf.game.optimizers import LearningRate
 from paragan_tf.generator import Classes, Generator, Samples
+from paragan_tf.gin_imports import allow_gin_imports
 from paragan_tf.nets.adapted import adapt_d, adapt_g
 from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.run import Run
@@ -47,6 +48,7 @@ __all__ = [
   "DeviceOptions",
   "Estimator",
   "ScalingManager",
+  "allow_gin_imports",
   "compare",
   "fashion_mnist",
   "load",

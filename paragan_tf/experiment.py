@@ -85,6 +85,7 @@ def player(
     LossScale(name=f"{name}_loss_scale") if precision == "float16" else None,
     jit_compile,
     constraint,
+    layout.select_updates,
   )
 
 

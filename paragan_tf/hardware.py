@@ -163,6 +163,7 @@ class ResolvedLayout(NamedTuple):
   join_projections: bool = False
   join_power_iterations: bool = False
   float32_products: bool = False
+  select_updates: bool = False
   pad_channels: Union[int, str] = 1
   precision: str = "float32"
   lanes: int = 1
@@ -186,6 +187,7 @@ _FASTEST = {
     sum_after_product=True,
     join_projections=True,
     join_power_iterations=True,
+    select_updates=True,
   ),
   "gpu": ResolvedLayout(resizes="folded", rgb_convs="plain"),
   "cpu": ResolvedLayout(
@@ -238,6 +240,9 @@ class Layout:
     float32_products: Linear layers and convolutions in bfloat16 multiply and
       add in float32, then round. A TPU does the same; hardware without
       bfloat16 units is many times as fast this way.
+    select_updates: Where gradients are not finite, an update is computed and
+      the values before it are kept, in place of a branch that skips it. A TPU's
+      compiler makes one pass of that, and none across a branch.
     pad_channels: Every layer computes a multiple of this number of channels;
       the last ones are zero, and stay so through the whole net. `auto` pads
       what is faster padded by the compiler's cycles, see
@@ -258,6 +263,7 @@ class Layout:
   join_projections: Optional[bool] = None
   join_power_iterations: Optional[bool] = None
   float32_products: Optional[bool] = None
+  select_updates: Optional[bool] = None
   pad_channels: Union[int, str, None] = None
 
   def __post_init__(self):

@@ -140,6 +140,15 @@ class PlanTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, words):
       make_plan(**goal)
 
+  @parameterized.parameters(
+    (dict(link=Link("odd", 0.0, 0.0)), "`bytes_per_second`"),
+    (dict(num_workers=0), "`num_workers`"),
+    (dict(rate_rule="cubic"), "`rate_rule`"),
+  )
+  def test_a_goal_is_refused_before_anything_is_measured(self, goal, words):
+    with self.assertRaisesRegex(ValueError, words):
+      plan.check_goal(Goal(**{"num_workers": 4, "bs": 64, **goal}))
+
   def test_a_target_beyond_memory_is_refused(self):
     tiny = make_profile(memory_limit=1_000_000_000)
     with self.assertRaisesRegex(ValueError, "does not fit: a worker's memory"):

@@ -122,7 +122,9 @@ class ScriptsTest(parameterized.TestCase):
     self.assertIn("tensorflow-gan==2.1.0", lock)
 
   def test_slurm_gives_each_task_of_an_array_its_labels(self):
-    call, *more = self.calls("slurm", {"srun": STAND_IN}, True, PYTHON="py")
+    call, *more = self.calls(
+      "slurm", {"srun": STAND_IN}, per_label=True, PYTHON="py"
+    )
     self.assertEmpty(more)
     expected = ["-m", "paragan_tf", "train", *FLAGS, "--label_shard=array/4"]
     self.assertEqual(call[call.index("py") + 1 :], expected)

@@ -56,7 +56,7 @@ class TpuProfileTest(absltest.TestCase):
   def test_roles_and_variants_that_failed(self):
     path = write(
       {
-        "step_bfloat16": row(16, 0.0, "too large"),
+        "step_bfloat16": row(16, 0.01, "too large"),
         "step_layout": row(16, 0.32),
         "g_bfloat16": row(16, 0.16),
       }

@@ -165,7 +165,16 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         weight.assign(weight * 1e4)
 
   def test_a_bad_image_changes_d_on_no_replica(self):
-    made = self.prepare(4, strategy=testing.strategy())
+    by_branch, by_select = (
+      self.check_bad_image(f"hardware.Layout.select_updates = {value}")
+      for value in (False, True)
+    )
+    for name, value in by_branch.items():
+      self.assertAllEqual(by_select[name], value, name)
+
+  def check_bad_image(self, form):
+    """Trains with a bad image; returns all values after a good one."""
+    made = self.prepare(4, form, strategy=testing.strategy())
     step, strategy = made.experiment.step, made.experiment.strategy
     values = {
       # On one replica of four.
@@ -196,7 +205,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     logs = run(values["bad"])
     for name, value in read().items():
       self.assertTrue(np.all(np.isfinite(value)), name)
-      # Only D sees real images; the vectors of spectral norms follow weights.
+      # Only D sees real images; its power iterations see weights only.
       if name.startswith("d") and "/u:" not in name:
         self.assertAllEqual(value, before[name], name)
     self.assertTrue([name for name in before if name.startswith("d_opt")])
@@ -208,6 +217,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     for who in "dg":
       for x in strategy.experimental_local_results(logs[f"{who}/skipped"]):
         self.assertEqual(x, 0.0)
+    return read()
 
   def test_after_the_limit_the_run_stops_at_the_last_good_checkpoint(self):
     self.train(self.prepare(40))

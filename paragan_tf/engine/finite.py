@@ -8,7 +8,7 @@
 Where every number is finite, nothing is changed by a single bit.
 """
 
-from typing import Dict, List, Mapping, Sequence
+from typing import Callable, Dict, List, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -36,6 +36,23 @@ def are_finite(grads: Sequence[tf.Tensor]) -> tf.Tensor:
   """
   squares = [tf.cast(tf.nn.l2_loss(grad), tf.float32) for grad in grads]
   return tf.math.is_finite(tf.add_n(squares))
+
+
+def change_if(
+  condition: tf.Tensor,
+  change: Callable[[], Sequence[tf.Tensor]],
+  variables: Sequence[tf.Variable],
+) -> List[tf.Tensor]:
+  """Changes variables, and assigns what they were before where it must not.
+
+  Returns:
+    What `change` returns, or zeros.
+  """
+  before = [variable.read_value() for variable in variables]
+  results = change()
+  for variable, value in zip(variables, before):
+    variable.assign(tf.where(condition, variable.read_value(), value))
+  return [tf.where(condition, x, tf.zeros_like(x)) for x in results]
 
 
 def or_zero(value: tf.Tensor) -> tf.Tensor:

@@ -36,6 +36,7 @@ class Player(NamedTuple):
     one_pass: Whether it scores real and fake images in one pass, if it is D.
     loss_scale: What its loss is multiplied by, where float16 needs that.
     jit_compile: Whether XLA compiles the computation of its gradients.
+    select_updates: Whether an update that is skipped is computed all the same.
     constraint: What its weights must be after an update, if anything.
   """
 
@@ -49,6 +50,7 @@ class Player(NamedTuple):
   loss_scale: Optional[LossScale] = None
   jit_compile: bool = False
   constraint: Optional[Constraint] = None
+  select_updates: bool = False
 
   @property
   def weights(self) -> List[tf.Variable]:

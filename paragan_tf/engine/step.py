@@ -236,10 +236,13 @@ class Step(tf.Module):
       logs.update(self._after_update(group, turn, phases[group[0]]))
     for who, contribution in averaged.items():
       with self.placement.device(who):
-        look_ahead = functools.partial(
-          self.players[who].look_ahead, updates[who]
+        player = self.players[who]
+        self._change_if(
+          player,
+          _is_applied(player, contribution),
+          functools.partial(player.look_ahead, updates[who]),
+          player.weights,
         )
-        run_if(_is_applied(self.players[who], contribution), look_ahead)
     return logs
 
   def _accumulate(
@@ -339,11 +342,13 @@ class Step(tf.Module):
     grads = player.clip(contribution.move.grads)
     weights = player.weights
     player.optimizer.begin(weights)
-    return run_if(
+    return self._change_if(
+      player,
       _is_updated(player, contribution),
       lambda: player.optimizer.updates(
         grads, weights, self.rate_scale * contribution.damping
       ),
+      player.optimizer.variables,
       lambda: [tf.zeros(w.shape, w.dtype) for w in weights],
     )
 
@@ -355,10 +360,22 @@ class Step(tf.Module):
     averaged = player.exchange.average_updates(updates, phase)
     is_applied = _is_applied(player, contribution)
     contribution = contribution._replace(finite=is_applied)
-    run_if(
-      _is_updated(player, contribution), lambda: player.apply_updates(averaged)
+    self._change_if(
+      player,
+      _is_updated(player, contribution),
+      lambda: player.apply_updates(averaged),
+      player.base,
     )
     return list(averaged)
+
+  def _change_if(
+    self, player: Player, condition, change, variables, otherwise=lambda: None
+  ):
+    """Runs `change`, of a player's variables, or `otherwise`."""
+    is_static = isinstance(condition, bool)
+    if is_static or self.placement.is_split or not player.select_updates:
+      return run_if(condition, change, otherwise)
+    return finite.change_if(condition, lambda: change() or [], variables)
 
   def _log_moves(self, group: Sequence[str], turn: Contributions) -> Logs:
     """Returns the loss scales of a group's players."""

@@ -41,7 +41,8 @@ def make_samples(runs: Sequence[Run], drawn: AllDrawn) -> str:
   parts = [*paragraphs, f'<div class="side">{figures}</div>']
   if reasons:
     listed = html_parts.make_list(reasons)
-    parts.append(html_parts.make_details("Why not all are drawn anew", listed))
+    details = html_parts.make_details("Why not all are drawn anew", listed)
+    parts.append(html_parts.make_card(details))
   return "\n".join(parts)
 
 

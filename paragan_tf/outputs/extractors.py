@@ -169,9 +169,9 @@ def _keras(path: str) -> Extractor:
 
 
 def _find_keras() -> Any:
-  # Once tf_keras is imported, Keras 2.15 never ends to load a functional model;
-  # tf_keras reads the same files.
-  is_keras2 = tf.keras.__version__.startswith("2.")
+  # Keras 2.15 hangs when it loads a functional model after tf_keras was
+  # imported, which reads the same files. Keras 3 has another format.
+  is_keras2 = tf.version.VERSION.startswith("2.15.")
   return sys.modules.get("tf_keras", tf.keras) if is_keras2 else tf.keras
 
 

@@ -18,6 +18,7 @@ _OFF = {
   "join_projections": "False",
   "join_power_iterations": "False",
   "float32_products": "False",
+  "select_updates": "False",
   "pad_channels": "1",
 }
 _PARTS = {
@@ -30,6 +31,7 @@ _PARTS = {
   "gram_on_short_side": "True",
   "join_projections": "True",
   "join_power_iterations": "True",
+  "select_updates": "True",
 }
 _NOTE = (
   "Estimates of the TPU compiler for one device, without network and host. By "

@@ -132,11 +132,7 @@ def fits_roles(
     return False
   groups = num_workers // size
   num_g, num_d = groups * roles[0], groups * roles[1]
-  if batch_size % num_g or batch_size % num_d:
-    return False
-  # A replica of D takes as many fakes from each of its sources.
-  sources = roles[0] // math.gcd(*roles)
-  return (batch_size // num_d) % sources == 0
+  return batch_size % num_g == 0 and batch_size % num_d == 0
 
 
 class Prefetch(NamedTuple):

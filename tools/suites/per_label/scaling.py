@@ -61,13 +61,15 @@ class LabelWorker:
 
     A step that is traced counts as cost.
     """
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     run = self._trainer.prepare(label)
     run()
     seconds = time.perf_counter() - started - run.seconds.used
+    cpu = time.process_time() - cpu
     # Kilobytes on Linux.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"seconds": seconds, "step": run.seconds.used, "peak_mb": peak}
+    found = {"seconds": seconds, "step": run.seconds.used, "peak_mb": peak}
+    return {**found, "cpu": cpu}
 
 
 def measure_start_up(num_labels: int) -> Dict[str, float]:
@@ -87,6 +89,11 @@ def measure_start_up(num_labels: int) -> Dict[str, float]:
     "start_up.first_label_seconds": first,
     "start_up.further_label_seconds": statistics.median(further),
     "start_up.further_label_seconds_max": max(further),
+    # With its step; of one thread, so that other programs do not count.
+    "start_up.first_label_cpu_seconds": rows[0]["cpu"],
+    "start_up.further_label_cpu_seconds": statistics.median(
+      row["cpu"] for row in rows[1:]
+    ),
     **{
       f"memory.after_{i + 1}_labels_mb": row["peak_mb"]
       for i, row in enumerate(rows)
