@@ -28,17 +28,13 @@ from paragan_tf.engine import budget, loop, peers, strategies
 from paragan_tf.engine.entries import StepState
 from paragan_tf.experiment import Experiment
 from paragan_tf.health import Health, RollBackError
-from paragan_tf.outputs import checkpoints, metrics, records, samples, stored
-from paragan_tf.outputs.progress import Counter, Progress
+from paragan_tf.outputs import checkpoints, metrics, records, stored
+from paragan_tf.outputs.progress import Progress
 from paragan_tf.outputs.run_folder import TIMEOUT, RunFolder
 from paragan_tf.run_control import Control, Limits
+from paragan_tf.run_results import InputError, Measuring, Results
 from paragan_tf.types import Entry
 from paragan_tf.watchdog import Watchdog
-
-
-class InputError(Exception):
-  """The input ended early, for a reason that a user can fix."""
-
 
 _ARGUMENTS = ["experiment", "model_dir", "estimator", "callbacks", "notes"]
 _ARGUMENTS += ["changes", "make_again"]
@@ -111,7 +107,7 @@ class Run:
     self._log_every = log_every
     self._sample_every = sample_every
     self._save_every = save_every
-    self._measure_every, self._best_by = measure_every, best_by
+    self._measure_every = measure_every
     self._intervals = [sample_every, save_every]
     self._intervals += [measure_every] if measure_every else []
     self._held = holding.Held(
@@ -122,8 +118,6 @@ class Run:
         "`Hold.acts` needs a run that `tools.train` has made, with "
         "`--engine=strategy`: set `holding.Hold.acts = False`."
       )
-    self._num_metric_samples = num_metric_samples
-    self._num_metric_reference = num_metric_reference
     self.folder = RunFolder(
       model_dir,
       checkpoints.Writers(
@@ -149,6 +143,17 @@ class Run:
       experiment.step.cycle,
       self._callbacks,
       Limits(folder_timeout, termination_watcher, self.seconds),
+    )
+    self._results = Results(
+      experiment,
+      self.folder,
+      self.control,
+      Measuring(
+        num_metric_samples,
+        num_metric_reference,
+        bool(measure_every),
+        best_by,
+      ),
     )
     self._is_started = False
     self._config = config.operative({**(notes or {}), **changes.note()})
@@ -190,7 +195,7 @@ class Run:
   def _check_parts(self) -> List[str]:
     """Checks extractor and input; returns what looks odd."""
     if self._processes.is_chief:
-      trial.check_measuring(self.experiment, self._num_metric_samples)
+      trial.check_measuring(self.experiment, self._results.measuring.num)
     return self.experiment.check_input()
 
   def open(self) -> None:
@@ -444,28 +449,7 @@ class Run:
     self, num_samples: Optional[int] = None
   ) -> List[metrics.MetricValue]:
     """Samples, measures and reports; called on the chief."""
-    self._sample(self.done, {})
-    self._interpolate()
-    values, failure = [], None
-    try:
-      values = self._measure(num_samples)
-    except InputError as e:
-      failure = e
-    if values:
-      print(metrics.format_values(values))
-    path = self.folder.write_report(str(failure or ""))
-    print(f"Pictures: {self.folder.samples_path(self.done)}")
-    print(f"Report:   {path}", flush=True)
-    if failure is not None:
-      raise failure
-    return values
-
-  def _default_samples(self) -> Optional[int]:
-    """Returns the samples for metrics, at most as many as held-out images."""
-    source = getattr(self.experiment.input_fn, "source", None)
-    if self._num_metric_samples is None or source is None:
-      return self._num_metric_samples
-    return min(self._num_metric_samples, source.num_heldout)
+    return self._results.finish(self.done, num_samples)
 
   def _measure_and_keep(self, step: int, logs: loop.Logs) -> None:
     """Measures, unless `finish` is about to, and keeps the best checkpoint."""
@@ -473,34 +457,7 @@ class Run:
     self.experiment.consolidate()
     self.save()
     if self.folder.is_writer and step < self.num_steps:
-      self._measure()
-
-  def _measure(
-    self, num_samples: Optional[int] = None
-  ) -> List[metrics.MetricValue]:
-    if not self.experiment.evaluation.can_measure:
-      if self.experiment.evaluation.note:
-        print(self.experiment.evaluation.note, flush=True)
-      return []
-    counter = Counter(f"Measuring step {self.done:,}: images")
-    try:
-      with self.control.interruptible():
-        values = self.experiment.evaluation.measure(
-          num_samples or self._default_samples(),
-          self._num_metric_reference,
-          counter,
-        )
-      entries = [value.to_json() for value in values]
-      self.folder.record_metrics(self.done, entries)
-      kept = self.control.saver.last
-      if self._measure_every and kept and entries:
-        self.folder.keep_best(kept, self.done, entries, self._best_by)
-    except config.WRONG as e:
-      raise InputError(
-        f"Nothing is measured: {config.sentence(e)} Trained up to step "
-        f"{self.done}; the last checkpoint is {self.control.saver.last}."
-      ) from e
-    return values
+      self._results.measure(step)
 
   def _log(self, step: int, logs: loop.Logs) -> None:
     logs = {**logs, **self.experiment.input_fn.meter()}
@@ -527,22 +484,6 @@ class Run:
     )
 
   def _consolidate_and_sample(self, step: int, logs: loop.Logs) -> None:
-    self.experiment.consolidate()
-    self._sample(step, logs)
-
-  def _sample(self, step: int, logs: loop.Logs) -> None:
     del logs
-    if self.folder.is_writer:
-      with self.control.interruptible():
-        grid = self.experiment.evaluation.grid()
-      self.folder.write_samples(step, grid, self._scale)
-
-  def _interpolate(self) -> None:
-    if self.folder.is_writer and self.experiment.mixes_classes:
-      with self.control.interruptible():
-        grid = self.experiment.evaluation.interpolation()
-      self.folder.write_interpolation(self.done, grid, self._scale)
-
-  @property
-  def _scale(self) -> int:
-    return samples.scale_for(self.experiment.spec.resolution)
+    self.experiment.consolidate()
+    self._results.sample(step)

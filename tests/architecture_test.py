@@ -126,6 +126,7 @@ class ArchitectureTest(parameterized.TestCase):
       "planning",
       "holding",
       "run_control",
+      "run_results",
       "run",
       "start",
       "label_trainer",
