@@ -10,8 +10,10 @@
     sys.exit(EXIT_AGAIN)
 
 A thread receives the signals, so that one is answered while the main thread is
-inside a long call of TensorFlow. The first asks; after it the system's own
-handlers are back, so the second ends the program at once, wherever it is.
+inside a long call of TensorFlow. When processes connect, TensorFlow takes
+SIGTERM for itself; the thread takes it back. The first signal asks; after it the
+system's own handlers are back, so the second ends the program at once, wherever
+it is.
 """
 
 import _thread
@@ -19,15 +21,25 @@ import contextlib
 import ctypes
 import math
 import os
+import select
 import signal
 import sys
 import threading
 import time
-from typing import Callable, ContextManager, Iterator, List, Optional
+from typing import (
+  Callable,
+  ContextManager,
+  Dict,
+  Iterator,
+  List,
+  Mapping,
+  Optional,
+)
 
 EXIT_AGAIN = 75  # Stopped and saved: the same command resumes (EX_TEMPFAIL).
 EXIT_INTERRUPTED = 130  # Stopped while it started.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_POLL_SECONDS = 0.5
 _IDLE_SECONDS = 3.0  # For which a call may go on that has nothing to save.
 
 
@@ -93,6 +105,7 @@ class Stop(Request):
       ignored = signal.getsignal(number) == signal.SIG_IGN
       if not (number == signal.SIGHUP and ignored):  # As under nohup.
         signal.signal(number, self._handle)
+    self._handlers = _get_handlers()
     self._wakeup = signal.set_wakeup_fd(self._writer)
     threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
@@ -144,8 +157,8 @@ class Stop(Request):
 
   def _listen(self) -> None:
     """Waits for the first signal's number, which Python's C handler sends."""
-    with contextlib.suppress(OSError):
-      for (number,) in iter(lambda: os.read(self._reader, 1), b""):
+    with contextlib.suppress(OSError, ValueError):
+      for (number,) in iter(self._read, b""):
         if number == signal.SIGINT and self._num_notices:
           self._num_notices -= 1
           continue
@@ -156,6 +169,12 @@ class Stop(Request):
           _leave_terminal()
         self._ask(signal.Signals(number).name)
         return
+
+  def _read(self) -> bytes:
+    """Returns the next signal's number, and keeps the handlers in place."""
+    while not select.select([self._reader], [], [], _POLL_SECONDS)[0]:
+      _set_handlers(self._handlers)
+    return os.read(self._reader, 1)
 
   def _ask(self, reason: str) -> None:
     if self._requested.is_set():
@@ -191,6 +210,26 @@ class Stop(Request):
       with contextlib.suppress(Exception):
         do()
     os._exit(code)
+
+
+def _get_handlers() -> Dict[int, int]:
+  """Returns the addresses of the handlers that the process has in C."""
+  libc = ctypes.CDLL(None)
+  libc.signal.restype = ctypes.c_void_p
+  found = {}
+  for number in SIGNALS:
+    found[int(number)] = libc.signal(int(number), None) or 0
+  _set_handlers(found)
+  return found
+
+
+def _set_handlers(handlers: Mapping[int, int]) -> None:
+  # Python's own function is for the main thread, which may be busy for long.
+  libc = ctypes.CDLL(None)
+  libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+  for number, handler in handlers.items():
+    libc.signal(number, handler)
+    libc.siginterrupt(number, 1)  # As Python has it.
 
 
 def _restore_system_handlers() -> None:

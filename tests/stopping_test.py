@@ -96,6 +96,14 @@ class StoppingTest(parameterized.TestCase):
     self.assertRegex(err, "^Stopping, and saving .*; again to stop at once")
     self.assertLen(err.splitlines(), 1)
 
+  def test_what_takes_a_signal_for_itself_does_not_keep_it(self):
+    # As TensorFlow's service does, when processes connect.
+    taken = "ctypes.CDLL(None).signal(15, ctypes.c_void_p(1))"
+    lines = (x.replace("{save}", "0") for x in LOOP)
+    process = program(taken, "time.sleep(1.0)", *lines)
+    code, out, _ = self.send(process, signal.SIGTERM)
+    self.assertEqual((code, out), (75, "saved\n"))
+
   def test_a_save_may_take_longer_than_anything_else(self):
     code, out, _ = self.send(loop(save=4.0), signal.SIGTERM)
     self.assertEqual((code, out), (75, "saved\n"))
