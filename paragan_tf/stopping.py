@@ -11,9 +11,9 @@
 
 A thread receives the signals, so that one is answered while the main thread is
 inside a long call of TensorFlow. When processes connect, TensorFlow takes
-SIGTERM for itself; the thread takes it back. The first signal asks; after it the
-system's own handlers are back, so the second ends the program at once, wherever
-it is.
+SIGTERM for itself; the thread takes it back. The first signal asks; after it
+the system's own handlers are back, so the second ends the program at once,
+wherever it is.
 """
 
 import _thread
