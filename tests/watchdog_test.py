@@ -285,11 +285,11 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIn("good/model.ckpt-40", words)
     self.assertEqual(made.done, 240)
 
-  @pytest.mark.soak
   @parameterized.product(
     seed=[0, 1, 2, 3, 4],
     loss=["hinge", "non_saturating", "wasserstein", "least_squares"],
   )
+  @pytest.mark.soak
   def test_healthy_runs_are_left_alone(self, seed, loss):
     more = [f"Experiment.seed = {seed}", "watchdog.Watchdog.every = 100"]
     more += [
@@ -299,8 +299,8 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     words = self.train(self.prepare(1000, *more))
     self.assertNotIn("Warning", words)
 
-  @pytest.mark.soak
   @parameterized.product(seed=[0, 1, 2, 3, 4], rate=list(EXTREME))
+  @pytest.mark.soak
   def test_collapse_is_caught_with_every_seed(self, seed, rate):
     stop = "watchdog.Watchdog.on_collapse = 'stop'"
     seed = f"Experiment.seed = {seed}"
