@@ -2,7 +2,17 @@
 
 import functools
 import zlib
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+  Callable,
+  Dict,
+  List,
+  Mapping,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+  cast,
+)
 
 import gin
 import tensorflow as tf
@@ -129,7 +139,7 @@ class Experiment:
     nets: Optional[Mapping[str, MakeNet]] = None,
     batch_size: int = 64,
     input_fn: Callable[[], InputFn] = InputFn,
-    loss: losses.LossFn = losses.hinge,
+    loss: Union[losses.LossFn, losses.TopK] = losses.hinge,
     schedule: Callable[[], Schedule] = Sequential,
     ema: Callable[..., Ema] = Ema,
     augment: Optional[Callable[[], Augment]] = None,
@@ -152,7 +162,7 @@ class Experiment:
     self._nets = nets or {}
     self._optimizers = optimizers or {}
     self._augment = augment
-    self._loss = loss
+    self._loss = cast(losses.LossFn, loss)  # The step knows `TopK`.
     self._ema = ema
     self._seed = seed
     self._inner_loop: Optional[loop.InnerLoop] = None

@@ -23,6 +23,12 @@ ERRORS = (FloatingPointError, InputError, FolderError, LostError)
 AGAIN = (PeerError,)
 
 
+def check_engine(engine: str) -> None:
+  """Raises an error if this TensorFlow does not have an engine."""
+  if engine == "tpu_estimator":
+    estimators.check_exists()
+
+
 def prepare(
   gin_files: Sequence[str],
   gin_bindings: Sequence[str],
@@ -41,9 +47,8 @@ def prepare(
   """
   if not model_dir:
     raise ValueError("`--model_dir` must be a folder, got none: name one.")
+  check_engine(engine)
   by_estimator = engine == "tpu_estimator"
-  if by_estimator:
-    estimators.check_exists()
   config.load(gin_files, gin_bindings)
   device_options = device_options or strategies.DeviceOptions()
   choice = (

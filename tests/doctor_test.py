@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, experiment
-from paragan_tf.outputs import checkpoints
+from paragan_tf.outputs import checkpoints, commit
 from tools import doctor, gin_flags
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -111,14 +111,14 @@ class DoctorTest(tf.test.TestCase, parameterized.TestCase):
   def test_there_must_be_room_for_as_many_checkpoints_as_a_run_has(self):
     folder, most = self.get_temp_dir(), []
     kept = checkpoints.Checkpoints(folder)
-    remove = checkpoints._remove
+    remove = commit.remove
 
-    def count_and_remove(path):
+    def count_and_remove(folder, step):
       most.append(len(glob.glob(f"{folder}/*.index")))
-      remove(path)
+      remove(folder, step)
 
     entry = checkpoints.Entry("w", (tf.Variable(0.0),), agrees=True)
-    with mock.patch.object(checkpoints, "_remove", count_and_remove):
+    with mock.patch.object(commit, "remove", count_and_remove):
       for step in range(6):
         kept.save(step, [entry])
     self.assertLen(kept.paths(), 3)

@@ -298,7 +298,7 @@ class GraphStreamTest(tf.test.TestCase, parameterized.TestCase):
       for record in records[::-1]:
         writer.write(record + b" ")
     reason, _ = self.failure(input_fn)
-    self.assertRegex(reason, f"^The record at byte .* of '{path}' cannot be")
+    self.assertRegex(reason, f"^The record at byte .* of '{path}' is damaged")
 
   def test_records_of_other_sizes_are_an_error(self):
     input_fn = self.make()
@@ -319,7 +319,7 @@ class GraphStreamTest(tf.test.TestCase, parameterized.TestCase):
       f.write(bytes([checksum ^ 1]))
     reason, _ = self.failure(input_fn)
     self.assertRegex(
-      reason, f"^The record at byte {start} of '{path}' cannot be read .*copy"
+      reason, f"^The record at byte {start} of '{path}' is damaged, .*copy"
     )
 
   def images(self, path, **columns):

@@ -307,7 +307,7 @@ class OuterLoopTest(tf.test.TestCase):
 
   def test_processes_decide_by_the_same_numbers(self):
     # Here a step takes 0.1 s, elsewhere 0.3 s.
-    self.train(0, 100, [100], mean=lambda x: [x[0], x[1] and x[1] * 2, x[2]])
+    self.train(0, 100, [100], mean=lambda x: [x[0], x[1] and x[1] * 2, *x[2:]])
     self.assertEqual(self.inner.asked[:3], [1, 10, 10])
 
   def test_every_runs_at_multiples_only(self):

@@ -198,12 +198,14 @@ class RoleSplitTest(tf.test.TestCase, parameterized.TestCase):
     testing.run_on_replicas(replica, *zip(*shares))
     self.assertLen(graphs, 4)
     # G's last layer is tanh, D's has none: the gradient of G's weights goes
-    # through TanhGrad, and D's alone does not. Only D asks its cache whether
-    # fakes have come.
+    # through TanhGrad, and D's alone does not. Both ask whether an update may
+    # be applied; only D asks its cache whether fakes have come.
     for number, graph in enumerate(graphs):
       plays_g = number % 2 == 0
       self.assertEqual("TanhGrad" in graph, plays_g, number)
-      self.assertEqual("If" in graph, not plays_g, number)
+    ifs = [graph.count("If") for graph in graphs]
+    self.assertEqual(ifs[::2], [ifs[0]] * 2)
+    self.assertEqual(ifs[1::2], [ifs[0] + 1] * 2)
 
   @parameterized.parameters(
     (1, 1, "oldest"),

@@ -273,13 +273,16 @@ class StreamedRunTest(tf.test.TestCase, parameterized.TestCase):
     made.open()
     built = made.experiment
 
-    def inner(num_steps):
+    def advance(num_steps, is_logged):
+      del is_logged
       if built.step.count < until:
         built.step.count.assign_add(num_steps)
-        return {"d/loss": 0.0, "g/loss": 0.0, "images_per_second": 1.0}
+        return
       built.processes.count = 2  # The other one never comes to save.
       raise tf.errors.DataLossError(None, None, "No batch came.")
 
+    logs = {"d/loss": 0.0, "g/loss": 0.0, "images_per_second": 1.0}
+    inner = mock.Mock(advance=advance, read_logs=lambda: dict(logs))
     with (
       mock.patch.object(built, "inner_loop", return_value=inner),
       mock.patch.object(

@@ -40,8 +40,9 @@ def describe(
 
 
 def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
-  with strategy.scope():
+  if strategy is tf.distribute.get_strategy():  # The default one has no names.
     return collectives.device_kind() == "gpu"
+  return any("GPU" in x.upper() for x in strategy.extended.worker_devices)
 
 
 def _name_gpu() -> str:
