@@ -321,6 +321,7 @@ class Run:
     """
     if self._processes.count == 1:
       self.save()
+    self.control.saver.join()
     if self.control.saver.last == self.folder.checkpoints.path(self.done):
       return InputError(f"{reason} Trained up to step {self.done}.")
     kept = self.control.saver.last or "none, so training starts over"

@@ -91,6 +91,10 @@ class Saver:
       path = self._news.pop(0)
       self._on_saved(step_of(path), path)
 
+  def join(self) -> None:
+    """Waits for the save under way, whatever becomes of it."""
+    self._join()
+
   def wait(self) -> None:
     """Waits until the last save is committed, or raises."""
     self._join()
