@@ -150,6 +150,9 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     made = Run(experiments.Experiment(strategy), self.folder)
     made.restore()
     made.open()
+    # Before the folder goes, in the order from last to first.
+    self.addCleanup(made.folder.close)
+    self.addCleanup(made.control.saver.join)
     return made
 
   def train(self, made):
