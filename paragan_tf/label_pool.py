@@ -59,8 +59,11 @@ class LabelPool:
     model_dir: Folder of all labels.
     shard: `(index, count)`: trains the labels of one of `count` shards only.
     num_workers: Labels that are trained at the same time; by default as many as
-      there are GPUs, or cores if there is none.
+      the GPUs suffice for, or the cores if there is none.
     threads_per_worker: By default the cores are shared equally.
+    devices_per_label: GPUs of a label, or logical devices of the CPU, each with
+      a replica. With 2 and `gin/sync/async.gin`, G has one and the critic the
+      other.
     max_restarts: How often a label that fails begins again.
   """
 
@@ -70,9 +73,14 @@ class LabelPool:
     shard: Tuple[int, int] = (0, 1),
     num_workers: Optional[int] = None,
     threads_per_worker: Optional[int] = None,
+    devices_per_label: int = 1,
     max_restarts: int = 2,
   ):
-    _check_counts(num_workers, threads_per_worker)
+    _check_counts(
+      num_workers=num_workers,
+      threads_per_worker=threads_per_worker,
+      devices_per_label=devices_per_label,
+    )
     self.model_dir = model_dir
     self.folder = RunFolder(model_dir, Writers())
     self._stop = stopping.Request()
@@ -93,7 +101,11 @@ class LabelPool:
     self._own = label_queue.deal(sizes, *shard)
     self._waiting = [x for x in self._own if not self._is_done(x)]
     self._queue = label_queue.LabelQueue(self._waiting, max_restarts)
-    wanted = num_workers or self._num_gpus or self._cores
+    self._devices = devices_per_label
+    if self._num_gpus:
+      name_gpus(0, devices_per_label, self._num_gpus)  # Refuses too many.
+    found = (self._num_gpus or self._cores) // devices_per_label
+    wanted = num_workers or max(1, found)
     self._num_workers = min(wanted, max(1, len(self._waiting)))
     self._threads = threads_per_worker or max(
       1, self._cores // self._num_workers
@@ -120,7 +132,7 @@ class LabelPool:
       f"labels    {len(self._own)} of shard {index}/{count}, "
       f"{len(self._queue)} to train; {limits} each\n"
       f"workers   {self._num_workers} at a time, {self._threads} thread(s) "
-      f"each, no communication\n"
+      f"and {self._devices} device(s) each, no communication\n"
       f"folder    {self.model_dir}"
     )
 
@@ -215,8 +227,12 @@ class LabelPool:
       return
     environment = child_process.limit_threads(self._threads)
     if self._num_gpus:
-      environment["CUDA_VISIBLE_DEVICES"] = str(index % self._num_gpus)
-    worker = WorkerProcess(index, self.model_dir, environment, self._events)
+      environment["CUDA_VISIBLE_DEVICES"] = name_gpus(
+        index, self._devices, self._num_gpus
+      )
+    worker = WorkerProcess(
+      index, self.model_dir, self._devices, environment, self._events
+    )
     self._workers[index] = worker
     self._give(worker, label)
 
@@ -341,16 +357,24 @@ def _find_budget() -> Mapping[str, float]:
   return found
 
 
-def _check_counts(
-  num_workers: Optional[int], threads_per_worker: Optional[int]
-) -> None:
-  given = dict(num_workers=num_workers, threads_per_worker=threads_per_worker)
+def _check_counts(**given: Optional[int]) -> None:
   for name, value in given.items():
     if value is not None and value < 1:
       raise ValueError(
-        f"`{name}` must be at least 1, got {value}: leave it out to use all "
-        "cores."
+        f"`{name}` must be at least 1, got {value}: leave it out for the "
+        "default."
       )
+
+
+def name_gpus(index: int, num_devices: int, num_gpus: int) -> str:
+  """Returns the GPUs of a worker; workers share them if they are too few."""
+  if num_devices > num_gpus:
+    raise ValueError(
+      f"`devices_per_label` must be at most the number of GPUs, {num_gpus}, "
+      f"got {num_devices}."
+    )
+  first = index % (num_gpus // num_devices) * num_devices
+  return ",".join(str(first + i) for i in range(num_devices))
 
 
 def _count_cores() -> int:

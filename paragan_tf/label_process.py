@@ -33,6 +33,7 @@ class WorkerProcess:
     self,
     index: int,
     model_dir: str,
+    num_devices: int,
     environment: Mapping[str, str],
     events: "Events",
   ):
@@ -40,8 +41,9 @@ class WorkerProcess:
     self.label: Optional[int] = None
     self.is_stopping = False
     kept = {k: v for k, v in os.environ.items() if k not in _CLUSTER}
+    command = [sys.executable, "-m", "paragan_tf.label_worker"]
     self._process = subprocess.Popen(
-      [sys.executable, "-m", "paragan_tf.label_worker", model_dir],
+      [*command, model_dir, str(num_devices)],
       env={**kept, "PYTHONPATH": _python_path(), **environment},
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,

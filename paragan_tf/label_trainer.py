@@ -33,11 +33,18 @@ class LabelTrainer:
   Args:
     model_dir: The folder of all labels.
     callbacks: Of each run.
+    num_devices: That a label is trained on.
   """
 
-  def __init__(self, model_dir: str, callbacks: Sequence[Any] = ()):
+  def __init__(
+    self,
+    model_dir: str,
+    callbacks: Sequence[Any] = (),
+    num_devices: int = 1,
+  ):
     self._model_dir = model_dir
     self._callbacks = callbacks
+    self._num_devices = num_devices
     self._experiment: Optional[Experiment] = None
 
   def prepare(self, label: int) -> Run:
@@ -58,7 +65,7 @@ class LabelTrainer:
   def _build(self, folder: str) -> Experiment:
     try:
       with index_files.reading_from(folder):
-        return Experiment(strategies.choose_none())
+        return Experiment(strategies.choose_alone(self._num_devices))
     except config.WRONG as e:
       raise RefusedError(config.sentence(e)) from e
 

@@ -1,6 +1,6 @@
 """A worker of a pool: trains the labels that it is told, one after the other.
 
-    python -m paragan_tf.label_worker MODEL_DIR
+    python -m paragan_tf.label_worker MODEL_DIR NUM_DEVICES
 
 Lines of JSON come in, and others go out:
 
@@ -121,12 +121,12 @@ def _redirect_prints(path: str) -> None:
 
 def main() -> int:
   """Trains labels until there are no more; returns the exit code."""
-  model_dir = sys.argv[1]
+  model_dir, num_devices = sys.argv[1], int(sys.argv[2])
   reporter = Reporter(os.fdopen(os.dup(1), "w"))
   commands = Commands(sys.stdin)
   try:
     _load_config(model_dir)
-    trainer = label_trainer.LabelTrainer(model_dir, [reporter])
+    trainer = label_trainer.LabelTrainer(model_dir, [reporter], num_devices)
     with sources.keep():
       while (label := commands.next_label()) is not None:
         if commands.should_stop():

@@ -224,7 +224,7 @@ class WassersteinTest(tf.test.TestCase):
     label_pools.FILES[1:] = files
     self.addCleanup(lambda: label_pools.FILES.__delitem__(slice(1, None)))
     label_pools.load(self.path, "InputFn.label = 1", *more)
-    return Experiment(strategies.choose_none())
+    return Experiment(strategies.choose_alone())
 
   def scores(self, made, reals, fakes):
     """Returns the critic's mean score of real images and of fakes."""

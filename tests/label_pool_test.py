@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf import label_pool, label_trainer, trained
+from paragan_tf import config, label_pool, label_trainer, trained
 from paragan_tf.outputs import checkpoints, labels, records
 from paragan_tf.run import InputError
 from tests import label_pools
@@ -222,6 +222,51 @@ class FailingTest(tf.test.TestCase):
       pool.open()
       pool()
     return out.getvalue()
+
+  def test_g_and_the_critic_of_a_label_have_a_device_each(self):
+    path = label_pools.write_set(os.path.join(self.get_temp_dir(), "d.npz"))
+    folder = os.path.join(self.get_temp_dir(), "devices")
+    files = [*label_pools.FILES, "gin/sync/async.gin"]
+    config.load(files, label_pools.bindings(path))
+    run = label_trainer.LabelTrainer(folder, num_devices=2).prepare(0)
+    with contextlib.redirect_stdout(io.StringIO()):
+      run()
+    entry = records.read(labels.folder(folder, 0))[-1]
+    self.assertEqual(entry["step"], label_pools.STEPS)
+    # Only roles on replicas of their own see each other's past.
+    self.assertEqual(entry["g/staleness"], 1.0)
+
+  @pytest.mark.soak
+  def test_a_pool_whose_labels_have_two_devices(self):
+    path = label_pools.write_set(os.path.join(self.get_temp_dir(), "e.npz"))
+    folder = os.path.join(self.get_temp_dir(), "pairs")
+    flags = label_pools.flags(path, folder, "LabelPool.devices_per_label = 2")
+    flags.append("--gin_file=gin/sync/async.gin")
+    out = subprocess.run(
+      [sys.executable, "-m", "tools.train", *flags],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=True,
+    ).stdout
+    self.assertIn("1 at a time, 2 thread(s) and 2 device(s) each", out)
+    for label in range(len(label_pools.SIZES)):
+      entry = records.read(labels.folder(folder, label))[-1]
+      self.assertEqual(entry["g/staleness"], 1.0)
+
+  @parameterized.parameters(
+    (1, 4, ["0", "1", "2", "3", "0"]),
+    (2, 4, ["0,1", "2,3", "0,1"]),
+    (2, 3, ["0,1", "0,1"]),  # The third one cannot have a partner.
+  )
+  def test_the_gpus_of_each_worker(self, num_devices, num_gpus, expected):
+    found = [label_pool.name_gpus(i, num_devices, num_gpus) for i in range(9)]
+    self.assertEqual(found[: len(expected)], expected)
+
+  def test_more_devices_than_gpus_are_refused(self):
+    words = "`devices_per_label` must be at most the number of GPUs, 1, got 2"
+    with self.assertRaisesRegex(ValueError, words):
+      label_pool.name_gpus(0, 2, 1)
 
   @pytest.mark.soak
   def test_a_label_that_fails_too_often_is_reported_and_others_are_done(self):

@@ -91,11 +91,16 @@ def choose(options: Optional[DeviceOptions] = None) -> Choice:
   return _one_process(options.num_cpu_replicas)
 
 
-def choose_none() -> tf.distribute.Strategy:
-  """Returns TensorFlow's default strategy: one replica, which is alone.
+def choose_alone(num_devices: int = 1) -> tf.distribute.Strategy:
+  """Returns the strategy of a process that communicates with no other one.
 
-  It reads no address of other processes, and has nothing to send to them.
+  It reads no address of other processes. One device has TensorFlow's default
+  strategy, which has nothing to send; more have a replica each.
   """
+  if num_devices > 1:
+    is_on_gpus = bool(tf.config.list_physical_devices("GPU"))
+    _keep_freed_memory()
+    return _one_process(0 if is_on_gpus else num_devices).strategy
   _keep_freed_memory()
   return tf.distribute.get_strategy()
 

@@ -99,7 +99,7 @@ class Cost:
     files, bindings = _list_config(game, side, seed=0)
     bindings += ["InputFn.label = 0"] if side == "per_label" else []
     config.load(files, bindings)
-    self._experiment = experiment.Experiment(strategies.choose_none())
+    self._experiment = experiment.Experiment(strategies.choose_alone())
 
   def count(self) -> float:
     """Returns the multiply-adds of a step."""
