@@ -425,9 +425,10 @@ class KilledTest(tf.test.TestCase, parameterized.TestCase):
       process.join()
       self.assertEqual(process.exitcode, -signal.SIGKILL)
       self.assert_last(last_step(self.folder), large)
-    # More were written than asked for, however slow the disk, and not kept.
-    self.assertGreater(last_step(self.folder), 2)
-    self.assertLen(checkpoints.Checkpoints(self.folder).paths(), 2)
+    # More were written than asked for, however slow the disk, and not kept. A
+    # kill between a commit and the removal of the oldest leaves one more.
+    self.assertGreater(last_step(self.folder), 3)
+    self.assertIn(len(checkpoints.Checkpoints(self.folder).paths()), (2, 3))
 
   def save_together(self, step, num, killed_at=None):
     """Saves a step with several processes, and waits for their end."""

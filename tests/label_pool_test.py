@@ -206,7 +206,7 @@ class LabelPoolTest(parameterized.TestCase, tf.test.TestCase):
       label_pool.LabelPool(os.path.join(self.get_temp_dir(), "new"))
 
 
-class FailingTest(tf.test.TestCase):
+class FailingTest(parameterized.TestCase, tf.test.TestCase):
   """What fails; each test starts processes."""
 
   def tearDown(self):
@@ -234,7 +234,7 @@ class FailingTest(tf.test.TestCase):
     entry = records.read(labels.folder(folder, 0))[-1]
     self.assertEqual(entry["step"], label_pools.STEPS)
     # Only roles on replicas of their own see each other's past.
-    self.assertEqual(entry["g/staleness"], 1.0)
+    self.assertEqual(entry["staleness/d_seen_by_g"], 1.0)
 
   @pytest.mark.soak
   def test_a_pool_whose_labels_have_two_devices(self):
@@ -252,7 +252,7 @@ class FailingTest(tf.test.TestCase):
     self.assertIn("1 at a time, 2 thread(s) and 2 device(s) each", out)
     for label in range(len(label_pools.SIZES)):
       entry = records.read(labels.folder(folder, label))[-1]
-      self.assertEqual(entry["g/staleness"], 1.0)
+      self.assertEqual(entry["staleness/d_seen_by_g"], 1.0)
 
   @parameterized.parameters(
     (1, 4, ["0", "1", "2", "3", "0"]),
