@@ -233,8 +233,13 @@ class FailingTest(parameterized.TestCase, tf.test.TestCase):
       run()
     entry = records.read(labels.folder(folder, 0))[-1]
     self.assertEqual(entry["step"], label_pools.STEPS)
-    # Only roles on replicas of their own see each other's past.
-    self.assertEqual(entry["staleness/d_seen_by_g"], 1.0)
+    self.assert_pair(labels.folder(folder, 0))
+
+  def assert_pair(self, folder):
+    """Asserts that a run's G and critic were on replicas of their own."""
+    self.assertEqual(records.read_starts(folder)[-1]["num_replicas"], 2)
+    # Only roles that are apart see each other's past.
+    self.assertEqual(records.read(folder)[-1]["staleness/d_seen_by_g"], 1.0)
 
   @pytest.mark.soak
   def test_a_pool_whose_labels_have_two_devices(self):
@@ -251,8 +256,7 @@ class FailingTest(parameterized.TestCase, tf.test.TestCase):
     ).stdout
     self.assertIn("1 at a time, 2 thread(s) and 2 device(s) each", out)
     for label in range(len(label_pools.SIZES)):
-      entry = records.read(labels.folder(folder, label))[-1]
-      self.assertEqual(entry["staleness/d_seen_by_g"], 1.0)
+      self.assert_pair(labels.folder(folder, label))
 
   @parameterized.parameters(
     (1, 4, ["0", "1", "2", "3", "0"]),
