@@ -81,12 +81,12 @@ def keras_pair(keras):
 
 def input_fn():
   images = tf.constant(testing.images(32))
-  return tf.data.Dataset.from_tensor_slices(images).batch(8)
+  return testing.slices(images).batch(8)
 
 
 def labeled_input_fn():
   images, labels = testing.images(32), testing.labels(32)
-  return tf.data.Dataset.from_tensor_slices((images, labels)).batch(8)
+  return testing.slices((images, labels)).batch(8)
 
 
 class Config:

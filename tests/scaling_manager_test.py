@@ -39,7 +39,7 @@ class Discriminator:
 
 def input_fn():
   data = testing.images(48), testing.labels(48)
-  return tf.data.Dataset.from_tensor_slices(data).batch(8)
+  return testing.slices(data).batch(8)
 
 
 def estimator(**arguments):

@@ -83,6 +83,16 @@ def run_on_replicas(fn: Callable, *per_replica: Sequence[Any]) -> List[Any]:
   return on_replicas(fn)(*per_replica)
 
 
+def slices(values: Any) -> tf.data.Dataset:
+  """Returns a data set of arrays without TensorFlow's autotuning.
+
+  An iterator that is collected waits for the thread that tunes it.
+  """
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  return tf.data.Dataset.from_tensor_slices(values).with_options(options)
+
+
 def images(num: int, spec: ImageSpec = SPEC, seed: int = 0) -> np.ndarray:
   """Returns uniform noise in [-1, 1], `[num, h, w, c]`."""
   shape = [num, spec.resolution, spec.resolution, spec.channels]
