@@ -42,7 +42,7 @@ def make_solo() -> Solo:
 
 
 def make_exchanged():
-  """Exchanges with these times; four workers take twice as long on two cores."""
+  """Exchanges with these times, twice as long of four workers on two cores."""
   call, message, byte = SOFTWARE
   # Messages, and how often a byte is sent.
   sent = {

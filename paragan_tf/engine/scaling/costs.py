@@ -42,8 +42,8 @@ __all__ = [
 # for its neighbors, which waited for theirs. From `simulation.py`.
 GOSSIP_WAIT = 1.14
 
-# Share of a step's computation that is left when the nets' statistics are known:
-# a backward pass takes twice as long as a forward pass.
+# Share of a step's computation that is left when the statistics of the nets are
+# known: a backward pass takes twice as long as a forward pass.
 _BACKWARD = 2 / 3
 
 

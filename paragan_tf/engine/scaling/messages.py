@@ -5,9 +5,9 @@ every m-th part on 2 (m - 1) times, an all-gather passes every message on m - 1
 times. On a torus, rings along all axes work at once, in both directions; a byte
 of an all-to-all then passes a quarter of each axis, on average.
 
-All-reduces follow one another. Quantized updates of both players are messages of
-their own, under way at the same time; beside them, the nets' statistics leave as
-soon as they are known, while the gradients are computed.
+All-reduces follow one another. Quantized updates of both players are messages
+of their own, under way at the same time. Beside them, the statistics of the
+nets leave as soon as they are known, while the gradients are computed.
 """
 
 from typing import NamedTuple, Tuple

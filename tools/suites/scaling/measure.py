@@ -33,8 +33,8 @@ _SIZES = (1 << 10, 1 << 18, 1 << 20, 1 << 22)  # Bytes of a vector.
 _COLLECTIVES = ("all_reduce", "gather")
 _REPEATS = 20
 _STEPS = 16  # Of a call of one worker.
-# Of a call of many, as training calls its loop for a second or two: what workers
-# wait at its start, since all begin at once, then hardly counts.
+# Of a call of many, as training calls its loop for a second or two. All begin
+# at once, so that the first exchanges take latencies that later ones do not.
 _CALL_SECONDS = 1.0
 
 
