@@ -168,6 +168,12 @@ class CostsTest(parameterized.TestCase):
     found = predict("quantized", machine=machine)
     # Two gathers of 3 messages, and an all-reduce of 6.
     self.assertAlmostEqual(found.software, 3 * 1.0 + 12 * 0.1)
+    # The gathers take 2.6 s of that, and 3 s on the wire: half of the lesser
+    # passes while the other of the two is handled.
+    plain = predict("quantized")
+    self.assertAlmostEqual(plain.wire - found.wire, 2.6 / 2)
+    far = predict("quantized", machine=machine, message_bytes=1_000_000)
+    self.assertAlmostEqual(far.wire, 0.3 / 2 + 3 * 0.5 + 0.6)
 
   def test_the_next_batch_is_read_meanwhile(self):
     # 4 images of a worker, at 1 a second, in a step of 2 s.

@@ -200,22 +200,27 @@ def split_step(
   compute = tuple(slow * c for c in compute)
   late, early = count_messages(profile, scheme, m, b, link)
   messages = join(late, early)
-  sent = messages.calls * machine.call_seconds
-  sent += messages.num_messages * machine.message_seconds
-  sent += messages.num_bytes * machine.byte_seconds
+  # Threads of messages find the cores as busy as those that compute do.
+  share = _share_cores(profile, machine, m)
+  software = share * _handle(messages, machine)
   # What leaves early is under way while the gradients are computed.
   latency = max(
     _count_latencies(late, machine) * link.latency,
     _count_latencies(early, machine) * link.latency - _BACKWARD * min(compute),
+  )
+  # Of two calls at the same time, one is on the wire while the processor
+  # handles the other.
+  at_once = max(1, late.calls) / max(1, late.rounds)
+  hidden = (1 - 1 / at_once) * min(
+    share * _handle(late, machine), late.seconds_of_bytes
   )
   rate = profile.input_images_per_second
   images = _images(profile, scheme, m, b)
   return Parts(
     compute=compute,
     shares=shares,
-    # Threads of messages find the cores as busy as those that compute do.
-    software=sent * _share_cores(profile, machine, m),
-    wire=messages.seconds_of_bytes + latency,
+    software=software,
+    wire=messages.seconds_of_bytes - hidden + latency,
     input=images / m / rate if rate else 0.0,
     messages=messages,
     images=images,
@@ -271,6 +276,15 @@ def _more_codec(profile: Profile, scheme: Scheme, m: int) -> float:
   # A worker decodes its own parts, then the parts that it averages, then all
   # means; it encodes a mean, and decodes that.
   return encode / m + (2 + 1 / m) * decode
+
+
+def _handle(messages: Messages, machine: Machine) -> float:
+  """Returns the processor time of messages, of one worker."""
+  return (
+    messages.calls * machine.call_seconds
+    + messages.num_messages * machine.message_seconds
+    + messages.num_bytes * machine.byte_seconds
+  )
 
 
 def _count_latencies(messages: Messages, machine: Machine) -> float:
