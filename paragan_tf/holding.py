@@ -35,6 +35,8 @@ from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.sync.exchange import AccumulatedGradients, AllReduce, Periodic
 from paragan_tf.types import Entry
 
+# Of TensorFlow, where memory does not suffice.
+MEMORY_ERRORS = (tf.errors.ResourceExhaustedError,)
 _KEY = "hold/changes"
 NOTE = "hold_changes"
 _NOTED = re.compile(rf"^{NOTE} = '(.*)'$", re.M)
@@ -47,6 +49,10 @@ CHANGED = (
   "exchange.AllReduce.name",
   "exchange.Periodic.period",
 )
+
+
+class OutOfMemoryError(Exception):
+  """Memory ran out while a run trained."""
 
 
 class Changes(NamedTuple):
@@ -297,6 +303,7 @@ class Held:
   """A run and its plan, if it has one.
 
   Attributes:
+    changes: That the run trains with.
     stops: The steps of which the run's loop returns at each multiple; where
       something is to change, another one is added.
   """
@@ -311,7 +318,7 @@ class Held:
     say: Callable[[str], None],
   ):
     self._hold = held_by
-    self._changes = self._next = changes
+    self.changes = self._next = changes
     self._experiment = experiment
     self._num_steps = num_steps
     saved = ("save_every", "measure_every")
@@ -326,7 +333,7 @@ class Held:
 
   def check(self, step: int, logs: Mapping[str, float]) -> None:
     """Says what is not as planned; decides what to change. An action."""
-    if self._hold is None or self._next != self._changes:
+    if self._hold is None or self._next != self.changes:
       return
     num = self._experiment.strategy.num_replicas_in_sync
     if self._hold.num_workers not in (0, num):
@@ -342,21 +349,39 @@ class Held:
     progress = Progress(
       self._experiment, step, self._num_steps, self._intervals
     )
-    self._next = self._hold.agree(self._changes, findings, progress)
-    if self._next != self._changes:
+    self._next = self._hold.agree(self.changes, findings, progress)
+    if self._next != self.changes:
       self.stops.append(boundary_unit(self._experiment))
       at = boundary(self._experiment, step)
-      self._say(f"From step {at} on, {self._next.describe(self._changes)}.")
+      self._say(f"From step {at} on, {self._next.describe(self.changes)}.")
+
+  def lower_batch(self, step: int) -> Optional[Changes]:
+    """Returns what to change after memory ran out; `None` if nothing can be.
+
+    With several processes nothing can: the others wait for a message.
+
+    Args:
+      step: Of the checkpoint to go back to.
+    """
+    several = self._experiment.processes.count > 1
+    if self._hold is None or several or step % boundary_unit(self._experiment):
+      return None
+    progress = Progress(
+      self._experiment, step, self._num_steps, self._intervals
+    )
+    finding = hold.Finding("memory", 0, 0, "Memory ran out.")
+    changes = self._hold.agree(self.changes, [finding], progress)
+    return None if changes == self.changes else changes
 
   def is_due(self, step: int) -> bool:
     """Returns whether the run is to change at this step."""
-    if self._next == self._changes:
+    if self._next == self.changes:
       return False
     return step % boundary_unit(self._experiment) == 0
 
   def entries(self, step: int) -> List[Entry]:
     """Returns what a checkpoint keeps: who resumes there has the changes."""
-    changes = self._next if self.is_due(step) else self._changes
+    changes = self._next if self.is_due(step) else self.changes
     return [] if changes == Changes() else [changes.entry()]
 
 

@@ -57,7 +57,9 @@ class Run:
   goes on for `folder_timeout` seconds; a `termination_watcher` returns why to
   stop, see `termination.py`. A process that does not answer for
   `worker_timeout` seconds is lost. A `hold` compares the run with a plan; what
-  it has changed are `changes`, and `make_again` builds the run anew.
+  it has changed are `changes`, and `make_again` builds the run anew. If memory
+  runs out and a hold acts, the run goes back to its newest checkpoint, and on
+  with half the batch.
   """
 
   def __init__(
@@ -83,7 +85,7 @@ class Run:
     worker_timeout: float = peers.TIMEOUT,
     hold: Optional[holding.Hold] = None,
     changes: holding.Changes = holding.Changes(),  # noqa: B008
-    make_again: Optional[Callable[[], "Run"]] = None,
+    make_again: Optional[Callable[[Optional[holding.Changes]], "Run"]] = None,
   ):
     intervals = dict(
       num_steps=num_steps,
@@ -238,10 +240,7 @@ class Run:
       self._print(self.experiment.sync_summary())
     try:
       with self.control.watching():
-        self.train(self.num_steps, should_stop)
-        while self._held.is_due(self.done) and not self._is_asked(should_stop):
-          self._build_again()
-          self.train(self.num_steps, should_stop)
+        self._train_and_change(should_stop)
     finally:
       self.close_progress()
     if self.done > started_at:
@@ -255,6 +254,32 @@ class Run:
         f"Stopped at step {self.done}; the same command resumes there."
       )
     return is_complete
+
+  def _train_and_change(self, should_stop: Callable[[], bool]) -> None:
+    """Trains to the end, also as the runs that a change makes of this one."""
+    while True:
+      lowered: Optional[holding.Changes] = None
+      try:
+        self.train(self.num_steps, should_stop)
+      except holding.OutOfMemoryError:
+        lowered = self._held.lower_batch(self._saved_step())
+        if lowered is None:
+          raise
+      if lowered is not None:  # Here, nothing holds the failed step any more.
+        words = lowered.describe(self._held.changes)
+        self._build_again(lowered)
+        self._note(f"Memory ran out. From step {self.done} on, {words}.")
+        continue
+      if not self._held.is_due(self.done) or self._is_asked(should_stop):
+        return
+      self.save()
+      self._build_again()
+
+  def _saved_step(self) -> int:
+    """Returns the step of the newest checkpoint; 0 if there is none."""
+    self.control.saver.join()
+    newest = self.folder.checkpoints.latest()
+    return 0 if newest is None else checkpoints.step_of(newest)
 
   def _finish_or_stop(self) -> bool:
     """Measures and reports on the chief; returns whether it was let."""
@@ -293,6 +318,8 @@ class Run:
     with self._processes.peers.watching():
       try:
         self._train_or_roll_back(until, stops, actions, pace)
+      except holding.MEMORY_ERRORS as e:
+        raise holding.OutOfMemoryError(self._describe_memory()) from e
       except reading.OP_ERRORS as e:
         reason = self.experiment.input_fn.find_failure(self.done)
         if reason is None:
@@ -313,6 +340,16 @@ class Run:
     self._is_started = True
     found = facts.collect(self.experiment, self._estimator)
     self.folder.start(self.done, {**found, "num_steps": self.num_steps})
+
+  def _describe_memory(self) -> str:
+    """Returns what may be done where memory has run out."""
+    return (
+      f"Memory ran out at step {self.done}, with a batch of "
+      f"{self.experiment.batch_size} images in all: lower "
+      "`Experiment.batch_size`, or let `exchange.AccumulatedGradients` add up "
+      "gradients of smaller batches. The last checkpoint is "
+      f"{self.control.saver.last or 'none, so training starts over'}."
+    )
 
   def _input_failed(self, reason: str) -> InputError:
     """Saves if it can; returns the error to raise.
@@ -343,9 +380,12 @@ class Run:
     stop = self.control.stop
     return self._processes.any(should_stop() or stop.is_requested())
 
-  def _build_again(self) -> None:
-    """Saves, and becomes the run that resumes there with the changes."""
-    self.save()
+  def _build_again(self, changes: Optional[holding.Changes] = None) -> None:
+    """Becomes the run that resumes at the newest checkpoint.
+
+    Args:
+      changes: In place of those of the checkpoint.
+    """
     self.close_progress()
     self.folder.close()
     assert self._make_again is not None
@@ -359,7 +399,7 @@ class Run:
       "_health",
     ):
       setattr(self, name, None)  # Frees its memory first.
-    vars(self).update(vars(self._make_again()))
+    vars(self).update(vars(self._make_again(changes)))
     self.control.stop = stop
     self.open()
 
@@ -367,6 +407,8 @@ class Run:
     self.folder.note(self.done, text)
     if self._progress is not None:
       self._progress.note(text)
+    else:
+      self._print(text)
 
   def _start_save(self, step: int, logs: loop.Logs) -> None:
     """Saves a checkpoint while training goes on."""

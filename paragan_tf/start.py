@@ -18,7 +18,13 @@ from paragan_tf.outputs.run_lock import LostError
 from paragan_tf.run import InputError, Run
 
 # What ends a run with one sentence.
-ERRORS = (FloatingPointError, InputError, FolderError, LostError)
+ERRORS = (
+  FloatingPointError,
+  InputError,
+  FolderError,
+  LostError,
+  holding.OutOfMemoryError,
+)
 # What ends it so that the same command resumes.
 AGAIN = (PeerError,)
 
@@ -61,9 +67,9 @@ def prepare(
   if remark is not None:
     print(remark, flush=True)
 
-  def make() -> Run:
+  def make(changes: Optional[holding.Changes] = None) -> Run:
     config.load(gin_files, gin_bindings)
-    changes = holding.read(model_dir)
+    changes = changes or holding.read(model_dir)
     holding.apply(changes)
     with index_files.reading_from(model_dir):
       experiment = Experiment(choice.strategy)

@@ -61,14 +61,15 @@ class CostsTest(parameterized.TestCase):
     ("paragan", 1.5, 0.5, (6.6 + 6 * 0.5) / 2),
     # Two neighbors, in one hop.
     ("gossip", 2.5, 0.0, 2 * 4.4001024 + 0.5),
-    # 3 messages received, 3 more to decode than alone; and the statistics.
-    ("quantized", 3.75, 0.0, (3.0 + 3 * 0.5) + (0.6 + 3.0)),
+    # 3 messages received, 3 more to decode than alone. Statistics take 6 hops,
+    # most of which pass while gradients are computed.
+    ("quantized", 3.75, 0.0, (3.0 + 3 * 0.5) + 0.6),
     # Parts to all and means of all; 1/4 to encode, 2 1/4 to decode.
     (
       "quantized_two_phase",
       3.0 + 0.125 + 0.5625,
       0.0,
-      (1.5 + 0.5 + 3 * 0.5) + (0.6 + 3.0),
+      (1.5 + 0.5 + 3 * 0.5) + 0.6,
     ),
     ("per_label", 2.0, 0.0, 0.0),
   )
@@ -151,6 +152,28 @@ class CostsTest(parameterized.TestCase):
     # Two calls of 6 hops, 66 MB; two workers to a core; every other step.
     self.assertAlmostEqual(found.software, 2 * (2 + 6 + 6.6) / 2)
     self.assertAlmostEqual(found.wire, (6.6 + (12 + 2) * 0.5) / 2)
+
+  def test_statistics_leave_before_quantized_updates(self):
+    far = SWITCH._replace(latency=2.0)
+    found = predict("quantized", link=far)
+    # 6 hops, of which 2.5 s pass while gradients are computed; a gather has 3.
+    self.assertAlmostEqual(found.wire, 3.0 + 0.6 + 6 * 2.0 - 3.75 * 2 / 3)
+    # Statistics of D too are an all-reduce of their own, after that of G.
+    state = {"g": 2_000_000, "d": 2_000_000}
+    both = predict("quantized", link=far, state_bytes=state)
+    self.assertAlmostEqual(both.wire - found.wire, 6 * 2.0)
+
+  def test_both_players_quantized_updates_are_calls_of_their_own(self):
+    machine = Machine(call_seconds=1.0, message_seconds=0.1)
+    found = predict("quantized", machine=machine)
+    # Two gathers of 3 messages, and an all-reduce of 6.
+    self.assertAlmostEqual(found.software, 3 * 1.0 + 12 * 0.1)
+    # The gathers take 2.6 s of that, and 3 s on the wire: half of the lesser
+    # passes while the other of the two is handled.
+    plain = predict("quantized")
+    self.assertAlmostEqual(plain.wire - found.wire, 2.6 / 2)
+    far = predict("quantized", machine=machine, message_bytes=1_000_000)
+    self.assertAlmostEqual(far.wire, 0.3 / 2 + 3 * 0.5 + 0.6)
 
   def test_the_next_batch_is_read_meanwhile(self):
     # 4 images of a worker, at 1 a second, in a step of 2 s.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from paragan_tf import config, holding, run, start
-from paragan_tf.engine import strategies
+from paragan_tf.engine import loop, strategies
 from paragan_tf.engine.scaling import bindings, hold
 from paragan_tf.engine.scaling.hold import Finding, Levels
 from paragan_tf.experiment import Experiment
@@ -59,6 +59,19 @@ def say(names_by_step):
   return mock.patch.object(holding.Hold, "findings", findings)
 
 
+def run_out_of_memory(at):
+  """Lets TensorFlow run out of memory, once, as a run trains beyond a step."""
+  advance, failed = loop.InnerLoop.advance, []
+
+  def fail_once(self, num_steps, is_logged):
+    if self._num_done + num_steps >= at and not failed:
+      failed.append(True)
+      tf.fill(tf.constant([1 << 45], tf.int64), 0.0)
+    return advance(self, num_steps, is_logged)
+
+  return mock.patch.object(loop.InnerLoop, "advance", fail_once)
+
+
 class HoldingTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -99,7 +112,7 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
     whole, words = self.train(rows, strategy, found)
     expected = values(whole)
     self.assertEqual(whole.done, num_steps)
-    self.assertEqual(whole._held._changes.to_list(), list(numbers))
+    self.assertEqual(whole._held.changes.to_list(), list(numbers))
     self.assertIn("From step 4 on, ", words)
     notes = [x["note"] for x in records.read(self.folder) if "note" in x]
     self.assertLen(notes, 1 + len(next(iter(found.values()))))
@@ -128,17 +141,53 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
         strategies.copies(ONE("/cpu:0"), player.optimizer.t)[0], 16
       )
 
+  def test_where_memory_runs_out_half_the_batch_trains_on(self):
+    changed, _ = self.train(HELD, ONE("/cpu:0"), {4: ["memory"]})
+    folder = f"{self.folder}_out"
+    with run_out_of_memory(at=6):  # The last checkpoint is of step 4.
+      whole, words = self.train(HELD, ONE("/cpu:0"), {}, folder)
+    self.assertEqual(whole._held.changes.to_list(), [2, 1, 1, 12])
+    self.assertEqual((whole.done, whole.experiment.batch_size), (28, 4))
+    self.assertIn("Memory ran out. From step 4 on, gradients add up", words)
+    notes = [x["note"] for x in records.read(folder) if "note" in x]
+    self.assertLen(notes, 1)
+    expected = values(changed)
+    for name, value in values(whole).items():
+      self.assertAllEqual(value, expected[name], name)
+
+  def test_without_a_checkpoint_it_starts_over(self):
+    with run_out_of_memory(at=2):
+      whole, words = self.train(HELD, ONE("/cpu:0"), {})
+    self.assertEqual(whole._held.changes.to_list(), [2, 1, 1, 16])
+    self.assertEqual(whole.done, 32)
+    self.assertIn("From step 0 on, ", words)
+    for player in whole.experiment.step.players.values():
+      self.assertEqual(
+        strategies.copies(ONE("/cpu:0"), player.optimizer.t)[0], 16
+      )
+
+  @parameterized.named_parameters(
+    ("not_to_act", ["holding.Hold.acts = False"]),
+    ("not_held", ["run.Run.hold = None"]),
+    ("odd", ["experiment.Experiment.batch_size = 5"]),
+  )
+  def test_a_run_that_cannot_act_ends_with_a_sentence(self, rows):
+    words = "ran out at step 4, with a batch of .*: lower .* checkpoint is .*-4"
+    out = run_out_of_memory(at=6)
+    with out, self.assertRaisesRegex(start.ERRORS, words):
+      self.train([*HELD, *rows], ONE("/cpu:0"), {})
+
   def test_without_leave_to_act_it_only_says_what_broke(self):
     rows = [*HELD, "holding.Hold.acts = False"]
     whole, words = self.train(rows, ONE("/cpu:0"), {4: ["memory"]})
-    self.assertEqual((whole.done, whole._held._changes), (16, Changes()))
+    self.assertEqual((whole.done, whole._held.changes), (16, Changes()))
     self.assertIn("memory is off.", records.read(self.folder)[1]["note"])
     self.assertNotIn("From step", words)
 
   def test_the_plan_of_more_workers_is_not_compared(self):
     rows = [*HELD, "holding.Hold.num_workers = 8"]
     whole, words = self.train(rows, ONE("/cpu:0"), {4: ["memory"]})
-    self.assertEqual((whole.done, whole._held._changes), (16, Changes()))
+    self.assertEqual((whole.done, whole._held.changes), (16, Changes()))
     notes = [x["note"] for x in records.read(self.folder) if "note" in x]
     self.assertLen(notes, 1)
     self.assertIn("is for 8 workers and 1 train here", notes[0])

@@ -42,12 +42,20 @@ def make_solo() -> Solo:
 
 
 def make_exchanged():
-  """Exchanges of two workers with these times."""
+  """Exchanges with these times, twice as long of four workers on two cores."""
   call, message, byte = SOFTWARE
-  hops = {"all_reduce": 2, "gather": 1}
+  # Messages, and how often a byte is sent.
+  sent = {
+    ("all_reduce", 2): (2, 1.0),
+    ("all_reduce", 4): (6, 1.5),
+    ("gather", 2): (1, 1.0),
+    ("gather", 4): (3, 3.0),
+  }
   return [
-    Exchanged(name, size, call + num * message + size * byte)
-    for name, num in hops.items()
+    Exchanged(
+      m, name, size, m / 2 * (call + num * message + times * size * byte)
+    )
+    for (name, m), (num, times) in sent.items()
     for size in (1 << 10, 1 << 20, 1 << 22)
   ]
 
@@ -73,9 +81,19 @@ def make_figures():
 
 class ModelTest(tf.test.TestCase, parameterized.TestCase):
   def test_fits_recover_what_was_measured(self):
-    software = model.fit_software(make_exchanged())
-    self.assertAllClose(software[:3], SOFTWARE)
-    self.assertAllClose(software.error, 0.0, atol=1e-9)
+    for num in (2, 4):
+      software = model.fit_software(make_exchanged(), num)
+      self.assertAllClose(software[:3], np.array(SOFTWARE) * num / 2)
+      self.assertAllClose(software.error, 0.0, atol=1e-9)
+      machine = model.make_machine(make_solo(), make_exchanged(), num)
+      self.assertAllClose(
+        (
+          machine.call_seconds,
+          machine.message_seconds,
+          machine.byte_seconds,
+        ),
+        SOFTWARE,
+      )
     profile = model.make_profile(make_solo())
     self.assertAllClose(profile.step_seconds[:2], (0.010, 1e-3))
     self.assertAllClose(profile.scheme_seconds["quantized"].at(16), 0.031)
@@ -83,7 +101,7 @@ class ModelTest(tf.test.TestCase, parameterized.TestCase):
   def test_no_cost_is_below_0(self):
     # Larger messages take less: no line through these rises.
     falling = [x._replace(seconds=1 / x.num_bytes) for x in make_exchanged()]
-    self.assertGreaterEqual(min(model.fit_software(falling)), 0.0)
+    self.assertGreaterEqual(min(model.fit_software(falling, 2)), 0.0)
 
   @parameterized.parameters(
     # A step of 26 ms, 1.1 times as long; two calls, 2 hops each, 2.004 MB.
@@ -92,8 +110,18 @@ class ModelTest(tf.test.TestCase, parameterized.TestCase):
     ("sync", 4, "loopback", 2 * (28.6 + 2 + 12 * 0.5 + 6.012)),
     # One call, on every other step.
     ("every_other_step", 2, "loopback", 28.6 + (1 + 1 + 4.008) / 2),
-    # 5 ms more of its own, and the other's message to decode; 0.5 MB.
-    ("quantized", 2, "loopback", 1.1 * 33 + 2 + 1.5 + 1.008),
+    # 5 ms more of its own, and the other's message to decode; 0.5 MB. Two
+    # gathers, and the statistics of G.
+    ("quantized", 2, "loopback", 1.1 * 33 + 3 + 4 * 0.5 + 1.008),
+    # Three latencies of statistics, while gradients are computed; a gather has
+    # two.
+    (
+      "quantized",
+      2,
+      "10ms",
+      # Half of the gathers' bytes pass while the other one is handled.
+      1.1 * 33 + 3 + 4 * 0.5 + 1.008 + 20 + (0.504e6 - 0.25e6) / 1.25e6,
+    ),
     # Hops, and requests before them, of 10 ms; 2 MB at 10 Gbit/s.
     ("sync", 2, "10ms", 28.6 + 8.008 + 6 * 10 + 2.004e6 / 1.25e6),
   )
@@ -128,7 +156,7 @@ class FiguresTest(tf.test.TestCase):
       self.assertLen(errors, 6)
       self.assertEqual(found[f"prediction_error_{num}"], max(errors))
     lines = figures.format_table(found, make_measured()).splitlines()
-    self.assertLen(lines, 1 + 12 + 3)
+    self.assertLen(lines, 1 + 12 + 4)
     self.assertRegex(lines[1], r"^sync, loopback, 2 +640\.0 \(")
     targets = figures.format_targets(found)
     self.assertRegex(targets, r"prediction_error_4 .* <= 0\.15, MISSED")

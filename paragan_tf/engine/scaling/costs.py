@@ -19,7 +19,11 @@ import numpy as np
 
 from paragan_tf.engine.scaling import links
 from paragan_tf.engine.scaling.links import Link
-from paragan_tf.engine.scaling.messages import Messages, count_messages
+from paragan_tf.engine.scaling.messages import (
+  Messages,
+  count_messages,
+  join,
+)
 from paragan_tf.engine.scaling.profile import Fit, Profile
 from paragan_tf.engine.scaling.schemes import COLLECTIVES, SCHEMES, Scheme
 
@@ -37,6 +41,10 @@ __all__ = [
 # Standard deviations of a step that a long ring of gossip loses: a worker waits
 # for its neighbors, which waited for theirs. From `simulation.py`.
 GOSSIP_WAIT = 1.14
+
+# Share of a step's computation that is left when the statistics of the nets are
+# known: a backward pass takes twice as long as a forward pass.
+_BACKWARD = 2 / 3
 
 
 class Machine(NamedTuple):
@@ -189,20 +197,30 @@ def split_step(
   m, b = num_workers, batch_per_worker
   compute, shares = _count_compute(profile, scheme, m, b)
   slow = _slowdown(profile, machine, m)
-  messages = count_messages(profile, scheme, m, b, link)
-  sent = messages.calls * machine.call_seconds
-  sent += messages.hops * machine.message_seconds
-  sent += messages.num_bytes * machine.byte_seconds
-  hops = messages.hops + messages.calls * machine.requests
-  wire = messages.seconds_of_bytes + hops * link.latency
+  compute = tuple(slow * c for c in compute)
+  late, early = count_messages(profile, scheme, m, b, link)
+  messages = join(late, early)
+  # Threads of messages find the cores as busy as those that compute do.
+  share = _share_cores(profile, machine, m)
+  software = share * _handle(messages, machine)
+  # What leaves early is under way while the gradients are computed.
+  latency = max(
+    _count_latencies(late, machine) * link.latency,
+    _count_latencies(early, machine) * link.latency - _BACKWARD * min(compute),
+  )
+  # Of two calls at the same time, one is on the wire while the processor
+  # handles the other.
+  at_once = max(1, late.calls) / max(1, late.rounds)
+  hidden = (1 - 1 / at_once) * min(
+    share * _handle(late, machine), late.seconds_of_bytes
+  )
   rate = profile.input_images_per_second
   images = _images(profile, scheme, m, b)
   return Parts(
-    compute=tuple(slow * c for c in compute),
+    compute=compute,
     shares=shares,
-    # Threads of messages find the cores as busy as those that compute do.
-    software=sent * _share_cores(profile, machine, m),
-    wire=wire,
+    software=software,
+    wire=messages.seconds_of_bytes - hidden + latency,
     input=images / m / rate if rate else 0.0,
     messages=messages,
     images=images,
@@ -258,6 +276,20 @@ def _more_codec(profile: Profile, scheme: Scheme, m: int) -> float:
   # A worker decodes its own parts, then the parts that it averages, then all
   # means; it encodes a mean, and decodes that.
   return encode / m + (2 + 1 / m) * decode
+
+
+def _handle(messages: Messages, machine: Machine) -> float:
+  """Returns the processor time of messages, of one worker."""
+  return (
+    messages.calls * machine.call_seconds
+    + messages.num_messages * machine.message_seconds
+    + messages.num_bytes * machine.byte_seconds
+  )
+
+
+def _count_latencies(messages: Messages, machine: Machine) -> float:
+  """Returns the latencies that follow one another, with those of requests."""
+  return messages.hops + messages.rounds * machine.requests
 
 
 def _slowdown(profile: Profile, machine: Machine, m: int) -> float:

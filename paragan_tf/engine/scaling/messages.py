@@ -4,9 +4,13 @@ Over a switch, collectives are rings, as TensorFlow's are: an all-reduce passes
 every m-th part on 2 (m - 1) times, an all-gather passes every message on m - 1
 times. On a torus, rings along all axes work at once, in both directions; a byte
 of an all-to-all then passes a quarter of each axis, on average.
+
+All-reduces follow one another. Quantized updates of both players are messages
+of their own, under way at the same time. Beside them, the statistics of the
+nets leave as soon as they are known, while the gradients are computed.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 from paragan_tf.engine.scaling.links import Link
 from paragan_tf.engine.scaling.profile import Profile
@@ -20,21 +24,27 @@ class Messages(NamedTuple):
 
   Attributes:
     num_bytes: Of a port, in one direction.
+    num_messages: That it sends.
+    calls: Collectives that it calls.
     hops: Messages that are sent one after the other.
-    calls: Collectives that are called one after the other.
+    rounds: Collectives that are called one after the other.
     seconds_of_bytes: How long the bytes take, without latencies.
   """
 
   num_bytes: float = 0.0
-  hops: float = 0.0
+  num_messages: float = 0.0
   calls: int = 0
+  hops: float = 0.0
+  rounds: int = 0
   seconds_of_bytes: float = 0.0
 
 
 def count_messages(
   profile: Profile, scheme: Scheme, m: int, b: int, link: Link
-) -> Messages:
+) -> Tuple[Messages, Messages]:
   """Returns the messages of one exchange of both players.
+
+  First those that wait for gradients, then those that leave before.
 
   Args:
     profile: Has the bytes of gradients, state and quantized messages.
@@ -44,31 +54,39 @@ def count_messages(
     link: Between the workers.
   """
   if m == 1 or scheme.collective == "none":
-    return Messages()
+    return Messages(), Messages()
   gradients, state = dict(profile.gradient_bytes), dict(profile.state_bytes)
   if scheme.turns > 1:  # D moves, and is exchanged, once a batch.
     for values in (gradients, state):
       values["d"] *= profile.num_batches
   size, rest = sum(gradients.values()), sum(state.values())
   calls = scheme.turns
+  if scheme.collective in ("gather", "two_phase"):
+    kind = gather if scheme.collective == "gather" else two_phase
+    players = len(gradients)
+    with_state = sum(value > 0 for value in state.values())
+    early = all_reduce(rest, m, link, with_state) if rest else Messages()
+    return _at_once(kind(profile.message_bytes, m, link), players), early
   if scheme.separate_state and rest:
     own = all_reduce(rest, m, link, calls)
   else:
     size, own = size + rest, Messages()
   if scheme.collective == "all_reduce":
     fakes = _send_fakes(scheme, m, b, link)
-    return join(all_reduce(size, m, link, calls), own, fakes)
-  if scheme.collective == "neighbors":
-    return neighbors(size, m, link, scheme.rounds)
-  kind = gather if scheme.collective == "gather" else two_phase
-  return join(kind(profile.message_bytes, m, link), own)
+    return join(all_reduce(size, m, link, calls), own, fakes), Messages()
+  return neighbors(size, m, link, scheme.rounds), Messages()
 
 
 def join(*messages: Messages) -> Messages:
   """Returns the sum of messages, one after the other."""
-  columns = zip(*messages)
-  num_bytes, hops, calls, seconds = (sum(column) for column in columns)
-  return Messages(num_bytes, hops, int(calls), seconds)
+  return Messages(*(sum(column) for column in zip(*messages)))
+
+
+def _at_once(messages: Messages, num: int) -> Messages:
+  """Returns messages whose bytes are those of `num` calls at the same time."""
+  return messages._replace(
+    num_messages=num * messages.num_messages, calls=num * messages.calls
+  )
 
 
 def all_reduce(size: float, m: int, link: Link, calls: int = 1) -> Messages:
@@ -119,7 +137,7 @@ def _send(
   num_bytes: float, hops: float, calls: int, link: Link, spread: float = 1.0
 ) -> Messages:
   seconds = spread * num_bytes / link.bytes_per_second
-  return Messages(num_bytes, hops, calls, seconds)
+  return Messages(num_bytes, hops, calls, hops, calls, seconds)
 
 
 def _ports(m: int, link: Link) -> int:

@@ -23,13 +23,14 @@ def gather(
     "contention": model.make_machine(solo, exchanged, 2).contention,
     "profile_fit_error": model.make_profile(solo).step_seconds.error,
   }
-  software = model.fit_software(exchanged)
-  figures["software_call_ms"] = 1e3 * software.call
-  figures["software_message_ms"] = 1e3 * software.message
-  figures["software_ms_per_mb"] = 1e9 * software.byte
-  figures["software_fit_error"] = software.error
-  for collective, num_bytes, taken in exchanged:
-    figures[f"exchange_ms_{collective}_{num_bytes}"] = 1e3 * taken
+  for num in sorted({one.num_workers for one in exchanged}):
+    software = model.fit_software(exchanged, num)
+    figures[f"software_call_ms_{num}"] = 1e3 * software.call
+    figures[f"software_message_ms_{num}"] = 1e3 * software.message
+    figures[f"software_ms_per_mb_{num}"] = 1e9 * software.byte
+    figures[f"software_fit_error_{num}"] = software.error
+  for num, collective, num_bytes, taken in exchanged:
+    figures[f"exchange_ms_{collective}_{num_bytes}_{num}"] = 1e3 * taken
   cases: Dict[Case, np.ndarray] = {
     (x.scheme, x.num_workers, x.link): x.seconds for x in measured
   }
@@ -100,12 +101,18 @@ def format_targets(figures: Mapping[str, float]) -> str:
 
 def _format_inputs(figures: Mapping[str, float]) -> List[str]:
   """Returns what the predictions know of the machine."""
-  return [
+  lines = [
     f"A step alone takes {figures['step_ms']:.1f} ms (jitter "
     f"{figures['jitter']:.1%}); beside another one "
     f"{figures['contention']:.2f} times as long",
-    f"An exchange takes {figures['software_call_ms']:.2f} ms, "
-    f"{figures['software_message_ms']:.2f} ms a message and "
-    f"{figures['software_ms_per_mb']:.2f} ms a MB; the fit is off by "
-    f"{figures['software_fit_error']:.0%}",
   ]
+  for num in (2, 4):
+    call, message, size, error = (
+      figures[f"software_{name}_{num}"]
+      for name in ("call_ms", "message_ms", "ms_per_mb", "fit_error")
+    )
+    lines.append(
+      f"An exchange of {num} takes {call:.2f} ms, {message:.2f} ms a message "
+      f"and {size:.2f} ms a MB; the fit is off by {error:.0%}"
+    )
+  return lines

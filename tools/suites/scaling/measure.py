@@ -32,7 +32,10 @@ LOOPBACK = "loopback"
 _SIZES = (1 << 10, 1 << 18, 1 << 20, 1 << 22)  # Bytes of a vector.
 _COLLECTIVES = ("all_reduce", "gather")
 _REPEATS = 20
-_STEPS = 4
+_STEPS = 16  # Of a call of one worker.
+# Of a call of many, as training calls its loop for a second or two. All begin
+# at once, so that the first exchanges take latencies that later ones do not.
+_CALL_SECONDS = 1.0
 
 
 class Solo(NamedTuple):
@@ -53,8 +56,9 @@ class Solo(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-  """Seconds of an exchange of two workers over loopback."""
+  """Seconds of an exchange over loopback, of workers that train nothing."""
 
+  num_workers: int
   collective: str
   num_bytes: int
   seconds: float
@@ -107,7 +111,7 @@ def _mean_of_all(workers: Sequence[Worker], *args: Any) -> float:
   return float(np.mean(call_all(workers, *args)))
 
 
-def measure_exchanges(seconds: float, num_workers: int = 2) -> List[Exchanged]:
+def measure_exchanges(seconds: float, num_workers: int) -> List[Exchanged]:
   """Measures exchanges of workers that train nothing, over loopback.
 
   An exchange takes what a step of other work takes longer with it.
@@ -129,7 +133,12 @@ def measure_exchanges(seconds: float, num_workers: int = 2) -> List[Exchanged]:
     found = interleave(tasks, time.monotonic() + seconds)
   work = found[f" {_SIZES[0]}"]
   return [
-    Exchanged(name, size, float(np.median(found[f"{name} {size}"] - work)))
+    Exchanged(
+      num_workers,
+      name,
+      size,
+      float(np.median(found[f"{name} {size}"] - work)),
+    )
     for name, size in cases[1:]
   ]
 
@@ -163,22 +172,27 @@ def measure_runs(
   found = []
   with close_all([emulator, *workers]):
     call_all(workers, "wait_until_ready")
-    tasks = {
-      scheme: functools.partial(_time_step, workers, name)
-      for scheme, name in EXCHANGES.items()
-    }
     for name in names:
       log_progress(f"{num_workers} workers, {name}.")
       link = LINKS.get(name, Link())
       overhead = checks[name].overhead if name in checks else 0.0
       emulator.call("set_link", link, overhead)
-      for task in tasks.values():
-        task()  # TCP adapts its windows to the new link.
+      tasks = {
+        scheme: functools.partial(
+          _time_step, workers, exchange, _count_steps(workers, exchange)
+        )
+        for scheme, exchange in EXCHANGES.items()
+      }
       times = interleave(tasks, time.monotonic() + seconds)
       found += [Measured(s, num_workers, name, x) for s, x in times.items()]
   return found
 
 
-def _time_step(workers: Sequence[Worker], name: str) -> float:
+def _count_steps(workers: Sequence[Worker], name: str) -> int:
+  """Returns the steps of a call, an even number; TCP adapts to the link."""
+  return 2 * max(2, round(_CALL_SECONDS / 2 / _time_step(workers, name, 4)))
+
+
+def _time_step(workers: Sequence[Worker], name: str, num_steps: int) -> float:
   """Trains on all; returns the seconds of a step, until the last has ended."""
-  return time_all(workers, "run", name, _STEPS) / _STEPS
+  return time_all(workers, "run", name, num_steps) / num_steps

@@ -1,9 +1,9 @@
 """Predictions of the suite `scaling`, from what was measured beforehand.
 
 What enters: steps of one worker over its batch, alone and beside another one
-that it does not communicate with; its bytes and its codec; exchanges of two
-workers that do nothing else, over loopback; and the emulated links as they were
-requested. No run of 2 or 4 workers that train together does.
+that it does not communicate with; its bytes and its codec; exchanges of as many
+workers that train nothing, over loopback; and the emulated links as they were
+requested. No run of workers that train together does.
 """
 
 from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
@@ -40,7 +40,7 @@ Case = Tuple[str, int, str]  # Scheme, workers, link.
 
 
 class Software(NamedTuple):
-  """Processor time of messages: `call + hops * message + bytes * byte`."""
+  """Seconds of an exchange: `call + hops * message + bytes * byte`."""
 
   call: float
   message: float
@@ -76,14 +76,16 @@ def make_profile(solo: Solo) -> Profile:
   )
 
 
-def fit_software(exchanged: Sequence[Exchanged]) -> Software:
-  """Returns the processor time of messages, by least relative residuals."""
+def fit_software(exchanged: Sequence[Exchanged], num_workers: int) -> Software:
+  """Returns the times of so many workers, by least relative residuals."""
   link = Link("none", 1.0, 0.0)
   rows, seconds = [], []
   for one in exchanged:
+    if one.num_workers != num_workers:
+      continue
     kind = getattr(messages, one.collective)
-    sent = kind(one.num_bytes, 2, link)
-    rows.append([1.0, sent.hops, sent.num_bytes])
+    sent = kind(one.num_bytes, num_workers, link)
+    rows.append([1.0, sent.num_messages, sent.num_bytes])
     seconds.append(one.seconds)
   table = np.array(rows) / np.array(seconds)[:, np.newaxis]
   found = _solve(table)
@@ -109,16 +111,18 @@ def make_machine(
 ) -> Machine:
   """Returns this machine, with some workers."""
   ratios = [solo.together[key] / solo.alone[key] for key in solo.alone]
-  software = fit_software(exchanged)
+  software = fit_software(exchanged, num_workers)
+  # Of one worker alone: those that share a core take turns.
+  share = max(1.0, num_workers / _NUM_CORES)
   return Machine(
     "this one",
     workers=num_workers,
     cores=_NUM_CORES,
     contention=max(1.0, float(np.median(ratios))),
     jitter=measure_jitter(solo),
-    call_seconds=software.call,
-    message_seconds=software.message,
-    byte_seconds=software.byte,
+    call_seconds=software.call / share,
+    message_seconds=software.message / share,
+    byte_seconds=software.byte / share,
     requests=1,
   )
 

@@ -50,11 +50,23 @@ def _draw_runs(
   axes.set(
     xscale="log",
     yscale="log",
+    xlim=ends,
     xlabel="images/s, measured",
     ylabel="predicted",
     title="Real processes: the band is 15 %",
   )
+  for axis in (axes.xaxis, axes.yaxis):
+    _number(axis)
   axes.legend(frameon=False)
+
+
+def _number(axis: Any) -> None:
+  """Lets a logarithmic axis have plain numbers, few enough to read."""
+  from matplotlib import ticker
+
+  axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+  axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+  axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _draw_efficiency(axes: Any, figures: Mapping[str, float]) -> None:
@@ -82,4 +94,10 @@ def _draw_parts(axes: Any, figures: Mapping[str, float], m: int) -> None:
     left = [a + b for a, b in zip(left, values)]
   axes.set(xlim=(0, 1), title=f"Shares of a step, simulated, {m} cores")
   axes.invert_yaxis()
-  axes.legend(frameon=False, fontsize=7, loc="lower left")
+  axes.legend(
+    frameon=False,
+    fontsize=8,
+    ncols=len(_PARTS),
+    loc="upper center",
+    bbox_to_anchor=(0.5, -0.06),
+  )
