@@ -139,6 +139,7 @@ class Run:
     self.control = Control(
       self.folder,
       self._prepare_save,
+      self._list_entries,
       self._processes,
       experiment.step.cycle,
       self._callbacks,
@@ -337,6 +338,10 @@ class Run:
   def _prepare_save(self, step: int) -> Sequence[Entry]:
     """Returns what a checkpoint keeps; all processes together."""
     return [*self._state.prepare_save(step), *self._held.entries(step)]
+
+  def _list_entries(self, step: int) -> Sequence[Entry]:
+    """Returns what a checkpoint of now would keep; changes nothing."""
+    return [*self._state.entries_now(), *self._held.entries(step)]
 
   def _is_asked(self, should_stop: Callable[[], bool]) -> bool:
     """Returns whether any process was asked to stop; all must call it."""

@@ -152,6 +152,79 @@ class StoppingTest(parameterized.TestCase):
     self.assertEqual((code, out), (75, "cut off True\n"))
     self.assertLess(self.seconds, 2.0)
 
+  def test_a_long_step_is_ended_by_saving_what_was_before_it(self):
+    code, out, err = self.send(
+      program(
+        "stop.begin()",
+        "stop.has_unsaved = True",
+        READY,
+        "with stop.late(lambda: 'ckpt-7'), stop.interruptible():",
+        *(f"  {line}" for line in IN_C.splitlines()),
+        grace=3.0,
+      ),
+      signal.SIGTERM,
+    )
+    self.assertEqual((code, out), (75, "lock released\n"))
+    self.assertIn("what was before it is saved: ckpt-7.", err)
+    self.assertLess(self.seconds, 3.0)
+
+  def test_where_nothing_can_be_saved_a_long_step_ends_first(self):
+    code, out, _ = self.send(
+      program(
+        "stop.begin()",
+        "stop.has_unsaved = True",
+        "with stop.late(lambda: None):",
+        "  print('ready', flush=True)",
+        "  time.sleep(1.0)",
+        "print('saved', flush=True)",
+        "sys.exit(stopping.EXIT_AGAIN)",
+        grace=1.6,
+      ),
+      signal.SIGTERM,
+    )
+    self.assertEqual((code, out), (75, "saved\n"))
+
+  def test_what_is_being_finished_is_finished_first(self):
+    code, out, _ = self.send(
+      program(
+        "stop.begin()",
+        "try:",
+        "  with stop.interruptible():",
+        "    with stop.finishing():",
+        "      print('ready', flush=True)",
+        "      time.sleep(3.2)",
+        "      print('written', flush=True)",
+        "    time.sleep(60.0)",
+        "except stopping.Stopped:",
+        "  sys.exit(stopping.EXIT_AGAIN)",
+      ),
+      signal.SIGTERM,
+    )
+    self.assertEqual((code, out), (75, "written\n"))
+    self.assertLess(self.seconds, 5.0)
+
+  @parameterized.parameters(
+    *((number, "time.sleep(60)") for number in stopping.SIGNALS),
+    (signal.SIGINT, IN_C),
+  )
+  def test_any_program_ends_with_one_sentence(self, number, where):
+    lines = ["import ctypes, time", "from tools import cli", "def main():"]
+    lines += [f"  {line}" for line in (READY.strip(), *where.splitlines())]
+    process = subprocess.Popen(
+      [sys.executable, "-c", "\n".join([*lines, "cli.run(main)"])],
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    code, out, err = self.send(process, number)
+    self.assertEqual((code, out), (130, ""))
+    name = signal.Signals(number).name
+    self.assertEqual(
+      err, f"Stopped by {name}; what was not finished is not there.\n"
+    )
+    self.assertLess(self.seconds, 5.0)
+
   def test_under_nohup_a_hangup_is_ignored(self):
     lines = [x.replace("{save}", "0") for x in LOOP]
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
