@@ -94,6 +94,7 @@ class Run:
     if measure_every is not None:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
+    termination.check(termination_watcher)
     self.experiment = experiment
     self.num_steps = changes.extra_steps + budget.count_steps(
       num_steps, max_images, experiment.images_per_step
@@ -189,6 +190,7 @@ class Run:
 
   def rehearse(self) -> None:
     """Checks all that training needs, and writes nothing."""
+    self._processes.check_chief(self.folder.check_path)
     self._check_parts()
     if self._estimator is None:
       trial.trace_a_step(self.experiment, self.done)
@@ -196,7 +198,8 @@ class Run:
   def _check_parts(self) -> List[str]:
     """Checks extractor and input; returns what looks odd."""
     if self._processes.is_chief:
-      trial.check_measuring(self.experiment, self._results.measuring.num)
+      measuring = self._results.measuring
+      trial.check_measuring(self.experiment, measuring.num, measuring.best_by)
     return self.experiment.check_input()
 
   def open(self) -> None:

@@ -123,7 +123,7 @@ class Stop(Request):
     grace_seconds: Optional[float] = None,
     end: End = End(),  # noqa: B008
   ):
-    if grace_seconds is not None and grace_seconds <= 0:
+    if grace_seconds is not None and not grace_seconds > 0:
       raise ValueError(
         f"`--grace_seconds` must be above 0, got {grace_seconds:g}."
       )

@@ -18,6 +18,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+import time
 import traceback
 
 import gin
@@ -27,13 +28,14 @@ import PIL.Image
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from paragan_tf import comparison, config, experiment
+from paragan_tf import comparison, config, experiment, trial
 from paragan_tf.data import arrays, image_errors, preflight, shards, sources
 from paragan_tf.data.encoded import Streaming
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import cluster
 from paragan_tf.outputs import image_files, report, run_history
 from paragan_tf.outputs.g_info import GInfo
+from paragan_tf.run import Run
 from tests import train_test
 from tools import cli, packing
 from tools.encoded_images import open_source
@@ -67,6 +69,24 @@ NAMES = (
   "Sequential.num_d_steps",
   "optimizers.Adam.learning_rate",
   "optimizers.Adam.beta1",
+  "optimizers.Adam.beta2",
+  "optimizers.Adam.epsilon",
+  "linear.Generator.z_dim",
+  "linear.Discriminator.spectral",
+  "ema.Ema.decay",
+  "ema.Ema.start_step",
+  "Run.num_steps",
+  "Run.max_images",
+  "Run.max_seconds",
+  "Run.log_every",
+  "Run.save_every",
+  "Run.measure_every",
+  "Run.best_by",
+  "Run.num_metric_samples",
+  "Run.folder_timeout",
+  "Run.worker_timeout",
+  "Run.termination_watcher",
+  "Run.watchdog",
   "no.such.name",
   "import os",
   "include",
@@ -85,6 +105,36 @@ REFERENCES = (
 )
 
 
+# Those of NAMES that take a part, and not a number or a text.
+PARTS = ("loss", "schedule", "ema", "augment", "net", "exchange", "optimizer",
+         "penalties", "regularizer", "watchdog",
+         "termination_watcher")  # fmt: skip
+# Values of the right kinds for many names.
+NUMBERS = ("True", "False", "None", "0", "1", "2", "3", "7", "8", "16", "32",
+           "64", "-1", "0.5", "1.0", "-0.5", "1e30", "-1e30", "1e-30", "1e999",
+           "-0.0", "1000000000", "4294967296", "9223372036854775808",
+           "'x'", "'fashion'", "'bfloat16'", "[0, 1]", "[99]")  # fmt: skip
+MADE = ("None", "@exchange.AllReduce", "@exchange.Periodic", "@ema.Ema",
+        "@exchange.AccumulatedGradients", "@schedule.Asynchronous",
+        "@schedule.Simultaneous", "[@penalties.R1()]", "[@penalties.LeCam()]",
+        "[@penalties.R1(), @penalties.R1()]", "@losses.wasserstein",
+        "@losses.TopK", "@losses.least_squares", "@regularizers.l2",
+        "@augment.Ada", "@optimizers.SGD", "@watchdog.Watchdog", "@g/ema.Ema",
+        "@termination.file", "@termination.gce", "@linear.Generator",
+        "@linear.Discriminator", "@experiment.Experiment")  # fmt: skip
+MODULES = (
+  "from paragan_tf import run",
+  "from paragan_tf import termination",
+  "from paragan_tf import watchdog",
+  "from paragan_tf.game import augment",
+  "from paragan_tf.game import losses",
+  "from paragan_tf.game import penalties",
+  "from paragan_tf.game import regularizers",
+  "from paragan_tf.nets import linear",
+  "from paragan_tf.sync import exchange",
+)
+
+
 class HangError(Exception):
   """An input took too long."""
 
@@ -100,6 +150,7 @@ class Fuzzer:
   Attributes:
     counts: `{target: {outcome: number}}`.
     failures: `(target, input, words)` of what should not happen.
+    seconds: By target.
   """
 
   def __init__(self, folder, seed=0):
@@ -107,6 +158,8 @@ class Fuzzer:
     self.random = np.random.RandomState(seed)
     self.counts = collections.defaultdict(collections.Counter)
     self.failures = []
+    self.seconds = {}
+    self.seed = seed
 
   def attempt(self, target, given, fn):
     """Calls `fn`; it may return, or end with a sentence."""
@@ -228,7 +281,17 @@ def values():
 
 def fuzz_bindings(fuzzer, count):
   """Configs: values of all kinds, and text that is no config."""
+  parts = [x for x in NAMES if x.rpartition(".")[2] in PARTS]
+  others = [x for x in NAMES if x not in parts]
+  likely = st.one_of(
+    st.tuples(st.sampled_from(parts), st.sampled_from(MADE)),
+    st.tuples(st.sampled_from(others), st.sampled_from(NUMBERS)),
+  )
   lines = st.one_of(
+    likely.map(" = ".join),
+    st.tuples(likely, likely).map(
+      lambda both: "\n".join(" = ".join(x) for x in both)
+    ),
     st.tuples(st.sampled_from(NAMES), values()).map(" = ".join),
     st.tuples(st.sampled_from(NAMES), st.text(max_size=20)).map(" = ".join),
     st.text(max_size=40),
@@ -242,20 +305,22 @@ def fuzz_bindings(fuzzer, count):
       config.load(
         ["gin/runs/smoke.gin"],
         [
-          "from paragan_tf.nets import linear",
+          *MODULES,
           "g/player.net = @linear.Generator",
           "d/player.net = @linear.Discriminator",
           line,
         ],
       )
       try:
-        experiment.Experiment(tf.distribute.get_strategy())
+        made = experiment.Experiment(tf.distribute.get_strategy())
+        Run(made, f"{fuzzer.folder}/run/none").restore()
       except config.WRONG as e:
         raise ValueError(config.sentence(e)) from e
+      trial.trace_a_step(made, 0)
 
     fuzzer.attempt("bindings", line, run)
 
-  given_by(lines, count, build)
+  given_by(lines, count, build, fuzzer.seed)
   gin.clear_config()
 
 
@@ -300,6 +365,7 @@ def fuzz_clusters(fuzzer, count):
       text,
       lambda: cluster.from_environment({"TF_CONFIG": text}),
     ),
+    fuzzer.seed,
   )
 
 
@@ -524,23 +590,31 @@ def fuzz_checkpoints(fuzzer, count, server):
     (folder / name).write_bytes(good[name])
 
 
-def run_all(folder, scale, server=None):
-  """Fuzzes all targets, about `2000 * scale` inputs; returns the fuzzer."""
-  fuzzer = Fuzzer(folder)
+# How many inputs each target takes at scale 1, 2,600 in all.
+IN_PROCESS = {
+  "clusters": (fuzz_clusters, 400),
+  "arrays": (fuzz_arrays, 400),
+  "images": (fuzz_images, 400),
+  "records": (fuzz_records, 300),
+  "run_files": (fuzz_run_files, 400),
+  "bindings": (fuzz_bindings, 500),
+}
+BY_PROGRAMS = {
+  "flags": (fuzz_flags, 150),
+  "checkpoints": (fuzz_checkpoints, 50),
+}
+
+
+def run_all(folder, scale, server=None, only=None, seed=0):
+  """Fuzzes all targets, about `2600 * scale` inputs; returns the fuzzer."""
+  fuzzer = Fuzzer(folder, seed)
   (fuzzer.folder / "run").mkdir(exist_ok=True)
-
-  def number(count):
-    return max(2, round(count * scale))
-
-  fuzz_clusters(fuzzer, number(400))
-  fuzz_arrays(fuzzer, number(400))
-  fuzz_images(fuzzer, number(400))
-  fuzz_records(fuzzer, number(300))
-  fuzz_run_files(fuzzer, number(400))
-  fuzz_bindings(fuzzer, number(500))
-  if server is not None:
-    fuzz_flags(fuzzer, number(150), server)
-    fuzz_checkpoints(fuzzer, number(50), server)
+  for targets, more in ((IN_PROCESS, ()), (BY_PROGRAMS, (server,))):
+    for name, (fuzz, count) in targets.items():
+      if (only is None or name in only) and None not in more:
+        began = time.monotonic()
+        fuzz(fuzzer, max(2, round(count * scale)), *more)
+        fuzzer.seconds[name] = time.monotonic() - began
   return fuzzer
 
 
@@ -548,15 +622,18 @@ def main():
   """Fuzzes, prints the table, and fails if something should not happen."""
   parser = argparse.ArgumentParser()
   parser.add_argument("--scale", type=float, default=1.0)
-  scale = parser.parse_args().scale
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--only", choices=[*IN_PROCESS, *BY_PROGRAMS], nargs="+")
+  args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder, \
       tempfile.TemporaryDirectory() as outputs:  # fmt: skip
     server = train_test.ForkServer(outputs)
-    fuzzer = run_all(folder, scale, server)
+    fuzzer = run_all(folder, args.scale, server, args.only, args.seed)
     server.close()
   for target, given, words in fuzzer.failures[:20]:
     print(f"{target}: {given!r}\n{words}", file=sys.stderr)
   print(fuzzer.table())
+  print(f"{sum(fuzzer.seconds.values()):.0f} seconds")
   sys.exit(1 if fuzzer.failures else 0)
 
 

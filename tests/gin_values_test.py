@@ -23,6 +23,11 @@ IMPORTS = (
   "from paragan_tf.nets import dcgan",
   "from paragan_tf.sync import exchange",
 )
+TOO_LARGE = (
+  "dcgan.Generator.z_dim = 4294967296",
+  "exchange.Periodic.period = 1000000000",
+  "input_fn.InputFn.prefetch = 1000000000000",
+)
 WRONG = (
   "experiment.Experiment.loss = 3",
   "experiment.Experiment.loss = 'hinge'",
@@ -83,6 +88,13 @@ class GinValuesTest(tf.test.TestCase, parameterized.TestCase):
       config.load([], [*IMPORTS, binding])
     self.assertNotIn("\n", str(caught.exception))
 
+  @parameterized.parameters(*TOO_LARGE)
+  def test_what_would_take_all_memory_is_refused_by_name(self, binding):
+    name, value = binding.split(" = ")
+    words = f"^`{name}` must be at most [0-9,]+, got {value}"
+    with self.assertRaisesRegex(ValueError, words):
+      config.load([], [*IMPORTS, binding])
+
   @parameterized.parameters(*RIGHT)
   def test_a_right_kind_is_taken(self, binding):
     config.load([], [*IMPORTS, binding])
@@ -110,6 +122,9 @@ MISTAKES = (
   (["word"], "takes flags only, got 'word'"),
   (["--num_cpu_replicas=100000"], "`num_cpu_replicas` must be from 0 to"),
   (["--gin_file=gin"], "'gin'.*is a folder"),
+  (["--gin_bindings=Run.best_by = 'fid'"], "`Run.best_by` .* frechet_fashion"),
+  (["--gin_bindings=Run.termination_watcher = @losses.hinge"], "watcher` must"),
+  (["--grace_seconds=nan"], "`--grace_seconds` must be above 0, got nan"),
 )
 CLUSTERS = (
   "[1]",
@@ -140,6 +155,12 @@ class MistakesTest(train_test.ServerTestCase):
         process = self.train(f"--model_dir={target}", *flags)
         self.assert_refused(process, words)
         self.assertEmpty(os.listdir(folder), flags)
+
+  def test_a_dry_run_refuses_a_folder_that_cannot_be(self):
+    with tempfile.NamedTemporaryFile() as file:
+      for path in (file.name, f"{file.name}/run"):
+        process = self.train(f"--model_dir={path}", "--dry_run")
+        self.assert_refused(process, "`model_dir` must be a folder")
 
   def test_a_dry_run_and_the_doctor_build_everything(self):
     for tool in ("train", "doctor"):

@@ -4,6 +4,7 @@ Small programs stand in for the trainer, so that no test waits for TensorFlow.
 """
 
 import http.server
+import io
 import os
 import pathlib
 import signal
@@ -316,6 +317,28 @@ class TerminationTest(absltest.TestCase):
       time.sleep(0.01)
     watch.close()
     self.assertEqual(heard, ["the end"])
+
+  def test_a_watcher_that_fails_is_asked_again_and_that_is_said_once(self):
+    answers = mock.Mock(side_effect=[OSError("away"), OSError("away"), "end"])
+    heard = []
+    with mock.patch.object(sys, "stderr", io.StringIO()) as words:
+      watch = termination.Watch(answers, heard.append, every=0.01)
+      deadline = time.monotonic() + 10
+      while not heard and time.monotonic() < deadline:
+        time.sleep(0.01)
+      watch.close()
+    self.assertEqual(heard, ["end"])
+    self.assertEqual(words.getvalue().count("failed and is asked again"), 1)
+
+  def test_what_cannot_be_asked_is_refused(self):
+    for watcher, words in (
+      (lambda real, fake: None, "asked once, it failed: .*positional"),
+      (lambda: 3, "as a text, or None, got int"),
+    ):
+      with self.assertRaisesRegex(ValueError, words):
+        termination.check(watcher)
+    for watcher in (None, lambda: None, lambda: "now"):
+      termination.check(watcher)
 
   def test_a_file_is_a_notice(self):
     with tempfile.NamedTemporaryFile() as file:
