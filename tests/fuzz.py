@@ -105,23 +105,59 @@ REFERENCES = (
 )
 
 
-# Those of NAMES that take a part, and not a number or a text.
-PARTS = ("loss", "schedule", "ema", "augment", "net", "exchange", "optimizer",
-         "penalties", "regularizer", "watchdog",
-         "termination_watcher")  # fmt: skip
-# Values of the right kinds for many names.
-NUMBERS = ("True", "False", "None", "0", "1", "2", "3", "7", "8", "16", "32",
-           "64", "-1", "0.5", "1.0", "-0.5", "1e30", "-1e30", "1e-30", "1e999",
-           "-0.0", "1000000000", "4294967296", "9223372036854775808",
-           "'x'", "'fashion'", "'bfloat16'", "[0, 1]", "[99]")  # fmt: skip
-MADE = ("None", "@exchange.AllReduce", "@exchange.Periodic", "@ema.Ema",
-        "@exchange.AccumulatedGradients", "@schedule.Asynchronous",
-        "@schedule.Simultaneous", "[@penalties.R1()]", "[@penalties.LeCam()]",
-        "[@penalties.R1(), @penalties.R1()]", "@losses.wasserstein",
-        "@losses.TopK", "@losses.least_squares", "@regularizers.l2",
-        "@augment.Ada", "@optimizers.SGD", "@watchdog.Watchdog", "@g/ema.Ema",
-        "@termination.file", "@termination.gce", "@linear.Generator",
-        "@linear.Discriminator", "@experiment.Experiment")  # fmt: skip
+# Names with values of the right kinds, right and wrong.
+_INTS = ("0", "1", "2", "3", "7", "8", "16", "32", "64", "-1", "1000000000",
+         "4294967296", "9223372036854775808", "None")  # fmt: skip
+_FLOATS = ("0.0", "-0.0", "1.0", "0.5", "-0.5", "0", "1", "1e30", "-1e30",
+           "1e-30", "1e999", "-1e999", "None")  # fmt: skip
+_EXCHANGES = ("@exchange.AllReduce", "@exchange.Periodic",
+              "@exchange.AccumulatedGradients", "@gossip.Gossip",
+              "@quantize.Quantized")  # fmt: skip
+_PENALTIES = ("[@penalties.R1()]", "[@penalties.LeCam()]", "[]",
+              "[@penalties.R1(), @penalties.R1()]",
+              "[@penalties.GradientPenalty()]",
+              "[@penalties.FeatureMatching()]")  # fmt: skip
+KINDS = {
+  _INTS: (
+    "Experiment.batch_size", "Experiment.seed", "Experiment.num_standing",
+    "InputFn.resolution", "InputFn.prefetch", "InputFn.label", "InputFn.seed",
+    "Sequential.num_d_steps", "Sequential.num_g_steps",
+    "Sequential.g_batch_size", "Asynchronous.cache_depth",
+    "Asynchronous.g_batch_size", "Asynchronous.d_per_group",
+    "exchange.Periodic.period", "exchange.AccumulatedGradients.period",
+    "linear.Generator.z_dim", "ema.Ema.start_step", "Run.num_steps",
+    "Run.max_images", "Run.log_every", "Run.sample_every", "Run.save_every",
+    "Run.measure_every", "Run.num_metric_samples", "penalties.R1.period",
+    "penalties.LeCam.start_step", "watchdog.Watchdog.every",
+    "watchdog.Watchdog.patience", "watchdog.Watchdog.max_skipped",
+  ),
+  _FLOATS: (
+    "optimizers.Adam.learning_rate", "optimizers.Adam.beta1",
+    "optimizers.Adam.beta2", "optimizers.Adam.epsilon", "ema.Ema.decay",
+    "g/player.clip_norm", "Experiment.truncation", "penalties.R1.weight",
+    "Run.max_seconds", "Run.folder_timeout", "Run.worker_timeout",
+    "watchdog.Watchdog.min_diversity", "watchdog.Watchdog.max_logit",
+  ),
+  _EXCHANGES: ("g/player.exchange", "d/player.exchange"),
+  _PENALTIES: ("g/player.penalties", "d/player.penalties"),
+  ("@optimizers.SGD", "@optimizers.Adam", "@optimizers.AdaBelief"):
+    ("g/player.optimizer", "d/player.optimizer"),
+  ("@schedule.Asynchronous", "@schedule.Simultaneous", "@schedule.Sequential"):
+    ("Experiment.schedule",),
+  ("@losses.hinge", "@losses.wasserstein", "@losses.TopK", "@losses.TopK()",
+   "@losses.least_squares", "@losses.non_saturating", "@penalties.R1"):
+    ("Experiment.loss",),
+  ("'float32'", "'bfloat16'", "'float16'", "'x'"): ("g/player.precision",),
+  ("@augment.Ada", "@augment.DiffAugment", "None"): ("Experiment.augment",),
+  ("'fashion'", "None", "'x'", "'auto'"): ("Experiment.extractor",),
+  ("['fid']", "[]", "['kid', 'fid']", "['x']"): ("Experiment.metrics",),
+  ("[0]", "[0, 0]", "[99]", "['Coat']", "['x']", "[-1]", "None"):
+    ("InputFn.only_labels",),
+  ("True", "False"): ("InputFn.conditional", "linear.Discriminator.spectral"),
+  ("'fid'", "'frechet_fashion'", "None"): ("Run.best_by",),
+  ("@termination.gce", "@termination.file", "None"):
+    ("Run.termination_watcher",),
+}  # fmt: skip
 MODULES = (
   "from paragan_tf import run",
   "from paragan_tf import termination",
@@ -132,6 +168,8 @@ MODULES = (
   "from paragan_tf.game import regularizers",
   "from paragan_tf.nets import linear",
   "from paragan_tf.sync import exchange",
+  "from paragan_tf.sync import gossip",
+  "from paragan_tf.sync import quantize",
 )
 
 
@@ -281,17 +319,7 @@ def values():
 
 def fuzz_bindings(fuzzer, count):
   """Configs: values of all kinds, and text that is no config."""
-  parts = [x for x in NAMES if x.rpartition(".")[2] in PARTS]
-  others = [x for x in NAMES if x not in parts]
-  likely = st.one_of(
-    st.tuples(st.sampled_from(parts), st.sampled_from(MADE)),
-    st.tuples(st.sampled_from(others), st.sampled_from(NUMBERS)),
-  )
   lines = st.one_of(
-    likely.map(" = ".join),
-    st.tuples(likely, likely).map(
-      lambda both: "\n".join(" = ".join(x) for x in both)
-    ),
     st.tuples(st.sampled_from(NAMES), values()).map(" = ".join),
     st.tuples(st.sampled_from(NAMES), st.text(max_size=20)).map(" = ".join),
     st.text(max_size=40),
@@ -300,28 +328,46 @@ def fuzz_bindings(fuzzer, count):
     ),
   )
 
-  def build(line):
-    def run():
-      config.load(
-        ["gin/runs/smoke.gin"],
-        [
-          *MODULES,
-          "g/player.net = @linear.Generator",
-          "d/player.net = @linear.Discriminator",
-          line,
-        ],
-      )
-      try:
-        made = experiment.Experiment(tf.distribute.get_strategy())
-        Run(made, f"{fuzzer.folder}/run/none").restore()
-      except config.WRONG as e:
-        raise ValueError(config.sentence(e)) from e
-      trial.trace_a_step(made, 0)
-
-    fuzzer.attempt("bindings", line, run)
-
-  given_by(lines, count, build, fuzzer.seed)
+  given_by(
+    lines,
+    count,
+    lambda line: fuzzer.attempt(
+      "bindings", line, lambda: build_run(fuzzer, line)
+    ),
+    fuzzer.seed,
+  )
   gin.clear_config()
+
+
+def fuzz_values(fuzzer, count):
+  """Configs: one to three values of the right kinds; a step is traced."""
+  pairs = [(name, x) for kind, names in KINDS.items() for name in names
+           for x in kind]  # fmt: skip
+  for _ in range(count):
+    chosen = fuzzer.random.choice(len(pairs), fuzzer.random.randint(1, 4))
+    lines = "\n".join(" = ".join(pairs[i]) for i in chosen)
+    fuzzer.attempt("values", lines, lambda x=lines: build_run(fuzzer, x, True))
+  gin.clear_config()
+
+
+def build_run(fuzzer, lines, traces=False):
+  """Builds the run of a config, as a program would."""
+  config.load(
+    ["gin/runs/smoke.gin"],
+    [
+      *MODULES,
+      "g/player.net = @linear.Generator",
+      "d/player.net = @linear.Discriminator",
+      lines,
+    ],
+  )
+  try:
+    made = experiment.Experiment(tf.distribute.get_strategy())
+    Run(made, f"{fuzzer.folder}/run/none").restore()
+  except config.WRONG as e:
+    raise ValueError(config.sentence(e)) from e
+  if traces:
+    trial.trace_a_step(made, 0)
 
 
 def fuzz_clusters(fuzzer, count):
@@ -590,14 +636,15 @@ def fuzz_checkpoints(fuzzer, count, server):
     (folder / name).write_bytes(good[name])
 
 
-# How many inputs each target takes at scale 1, 2,600 in all.
+# How many inputs each target takes at scale 1, 2,700 in all.
 IN_PROCESS = {
   "clusters": (fuzz_clusters, 400),
   "arrays": (fuzz_arrays, 400),
   "images": (fuzz_images, 400),
   "records": (fuzz_records, 300),
   "run_files": (fuzz_run_files, 400),
-  "bindings": (fuzz_bindings, 500),
+  "bindings": (fuzz_bindings, 400),
+  "values": (fuzz_values, 200),
 }
 BY_PROGRAMS = {
   "flags": (fuzz_flags, 150),
@@ -606,7 +653,7 @@ BY_PROGRAMS = {
 
 
 def run_all(folder, scale, server=None, only=None, seed=0):
-  """Fuzzes all targets, about `2600 * scale` inputs; returns the fuzzer."""
+  """Fuzzes all targets, about `2700 * scale` inputs; returns the fuzzer."""
   fuzzer = Fuzzer(folder, seed)
   (fuzzer.folder / "run").mkdir(exist_ok=True)
   for targets, more in ((IN_PROCESS, ()), (BY_PROGRAMS, (server,))):
