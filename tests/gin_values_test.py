@@ -1,6 +1,8 @@
 """A value of a wrong kind is refused when the config is read, by name."""
 
+import json
 import os
+import socket
 import tempfile
 
 import gin
@@ -187,6 +189,24 @@ class MistakesTest(train_test.ServerTestCase):
         TF_CONFIG=text,
       )
       self.assert_refused(process, "TF_CONFIG")
+
+  def test_workers_that_do_not_join_are_not_waited_for_without_end(self):
+    with socket.socket() as holder:
+      holder.bind(("127.0.0.1", 0))
+      port = holder.getsockname()[1]
+    # This process answers for both, so that only TensorFlow sees it.
+    cluster = {"worker": [f"no.such.host:{port}", f"127.0.0.1:{port}"]}
+    process = self.server.run(
+      "tools.train",
+      f"--gin_file={SMOKE}",
+      "--model_dir=/tmp/never",
+      "--dry_run",
+      "--join_timeout=1",
+      TF_CONFIG=json.dumps(
+        {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+      ),
+    )
+    self.assert_refused(process, "Not all workers joined within 1 s")
 
 
 class MeasuringTest(tf.test.TestCase):
