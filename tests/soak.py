@@ -25,7 +25,7 @@ from absl import app, flags
 from paragan_tf.outputs import checkpoints, records
 
 _KILLS = flags.DEFINE_integer("kills", 100, "How often to kill.")
-_STEPS = flags.DEFINE_integer("steps", 20000, "How long the run is.")
+_STEPS = flags.DEFINE_integer("steps", 8000, "How long the run is.")
 _SAVE_EVERY = 8
 # Forked from a process that has imported TensorFlow, which is slow.
 _PROCESSES = multiprocessing.get_context("forkserver")

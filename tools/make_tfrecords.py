@@ -92,6 +92,8 @@ def main():
     _IMAGE_KEY.value,
     _LABEL_KEY.value,
   )
+  # A signal leaves semaphores to the system, and is no reason to warn.
+  os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
   with cli.stoppable(_RESUMES):
     cli.exit_on_error(lambda: make(_OUTPUT.value, arguments, _PROCESSES.value))
 
