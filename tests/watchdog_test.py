@@ -55,6 +55,7 @@ def looks(*changes, every=100):
 class JudgeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
     ("samples_alike", {"diversity": 0.01}, "samples differ 0.01 times"),
+    ("noise", {"diversity": 1.9}, "samples differ 1.9 times"),
     ("black_or_white", {"saturation": 1.0}, "100.0% of their pixels"),
     ("logits", {"logit": 1e5}, "logits are 1e\\+05"),
     ("logits_not_finite", {"logit": NAN}, "logits are nan"),
@@ -66,6 +67,16 @@ class JudgeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIsNone(judge(looks({}, {}, change)))
     self.assertRegex(judge(looks({}, {}, change, change)), words)
     self.assertIsNone(judge(looks({}, change, {}, change)))
+
+  def test_weights_that_grow_fast_are_evidence_and_slow_ones_are_not(self):
+    start = watchdog.at_start(0, 0.5)
+    values = [{"top_singular_value": x} for x in (49.0, 51.0, 60.0)]
+    judge = Watchdog().judge
+    history = [start, *looks(*values)]
+    self.assertIsNone(judge(history[:3]))
+    self.assertRegex(judge(history), "grown from 0.5 to 60 in 300 steps")
+    self.assertIsNone(judge([start, *looks(*values, every=1000)]))
+    self.assertIsNone(judge([watchdog.at_start(0, 0.0), *looks(*values)]))
 
   def test_missing_classes_count_after_a_while(self):
     change = {"classes": 0.1}
@@ -273,6 +284,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
   def test_steps_in_single_calls_are_followed_too(self):
     made = self.prepare(200)
     looks = mock.Mock(side_effect=lambda step: HEALTHY._replace(step=step))
+    looks.top_singular_value.return_value = 5.0
     made._health._probe = looks
     for step in range(20, 121, 20):
       made.train(step)
