@@ -6,7 +6,9 @@ when the config has been read.
 """
 
 import collections.abc
+import contextlib
 import inspect
+import types
 import typing
 from typing import Any, Callable, Dict, Iterator, Tuple, Union
 
@@ -191,5 +193,16 @@ def _hints(target: Any) -> Dict[str, Any]:
 def _hints_of_one(target: Any) -> Dict[str, Any]:
   try:
     return typing.get_type_hints(target)
-  except (AttributeError, NameError, TypeError):  # Nothing that can be known.
-    return {}
+  except (AttributeError, NameError, TypeError):  # Of one parameter.
+    return _hints_one_by_one(target)
+
+
+def _hints_one_by_one(target: Any) -> Dict[str, Any]:
+  found: Dict[str, Any] = {}
+  for name, kind in getattr(target, "__annotations__", {}).items():
+    one = types.SimpleNamespace(__annotations__={name: kind})
+    with contextlib.suppress(AttributeError, NameError, TypeError):
+      found.update(
+        typing.get_type_hints(one, getattr(target, "__globals__", None))
+      )
+  return found

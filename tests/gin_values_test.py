@@ -52,6 +52,8 @@ WRONG = (
   "g/experiment.player.exchange = @optimizers.Adam",
   "g/experiment.player.clip_norm = True",
   "g/experiment.player.net = {}",
+  "dcgan.Generator.width = 'x'",
+  "dcgan.Generator.norm = 3",
   "input_fn.InputFn.prefetch = 2.5",
   "input_fn.InputFn.prefetch = None",
   "input_fn.InputFn.transform = @input_fn.InputFn",
@@ -121,11 +123,13 @@ MISTAKES = (
   (["--gin_bindings=" + MISSING], "could not be measured.*no such file"),
   (["--model_dir=foo://x"], "foo"),
   (["--model_dir="], "`--model_dir` must be a folder"),
+  (["--model_dir=\n"], "`--model_dir` must be a folder"),
   (["word"], "takes flags only, got 'word'"),
   (["--num_cpu_replicas=100000"], "`num_cpu_replicas` must be from 0 to"),
   (["--gin_file=gin"], "'gin'.*is a folder"),
   (["--gin_bindings=Run.best_by = 'fid'"], "`Run.best_by` .* frechet_fashion"),
   (["--gin_bindings=Run.termination_watcher = @losses.hinge"], "watcher` must"),
+  (["--gin_bindings=dcgan.Generator.width = 0"], "`width` of a net must be at"),
   (["--grace_seconds=nan"], "`--grace_seconds` must be above 0, got nan"),
 )
 CLUSTERS = (
