@@ -20,7 +20,7 @@ from paragan_tf.engine import finite
 from paragan_tf.outputs import records
 from paragan_tf.run import Run
 from paragan_tf.watchdog import Signals, SkipCounter, Watchdog
-from tests import testing
+from tests import testing, watchdog_sweep
 
 NAN, INF = float("nan"), float("inf")
 HEALTHY = Signals(0, 0.8, 0.1, 2.0, 5.0, 1.0)
@@ -301,27 +301,20 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(made.done, 240)
 
   @parameterized.product(
-    seed=[0, 1, 2, 3, 4],
-    loss=["hinge", "non_saturating", "wasserstein", "least_squares"],
+    seed=[0, 1, 2, 3, 4], name=list(watchdog_sweep.HEALTHY)
   )
   @pytest.mark.soak
-  def test_healthy_runs_are_left_alone(self, seed, loss):
-    more = [f"Experiment.seed = {seed}", "watchdog.Watchdog.every = 100"]
-    more += [
-      "from paragan_tf.game import losses",
-      f"Experiment.loss = @losses.{loss}",
-    ]
-    words = self.train(self.prepare(1000, *more))
-    self.assertNotIn("Warning", words)
+  def test_healthy_runs_are_left_alone(self, seed, name):
+    kind = watchdog_sweep.HEALTHY[name]
+    stop = watchdog_sweep.find_stop(self.folder, 1000, kind, seed)
+    self.assertIsNone(stop)
 
-  @parameterized.product(seed=[0, 1, 2, 3, 4], rate=list(EXTREME))
+  @parameterized.product(seed=[0, 1, 2, 3, 4], name=list(watchdog_sweep.DRIVEN))
   @pytest.mark.soak
-  def test_collapse_is_caught_with_every_seed(self, seed, rate):
-    stop = "watchdog.Watchdog.on_collapse = 'stop'"
-    seed = f"Experiment.seed = {seed}"
-    made = self.prepare(600, *at_rate(rate), stop, seed)
-    with self.assertRaisesRegex(FloatingPointError, "collapsed or diverged"):
-      self.train(made)
+  def test_collapse_is_caught_with_every_seed(self, seed, name):
+    kind = watchdog_sweep.DRIVEN[name]
+    stop = watchdog_sweep.find_stop(self.folder, 600, kind, seed)
+    self.assertIsNotNone(stop)
 
 
 if __name__ == "__main__":
