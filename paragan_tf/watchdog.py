@@ -61,7 +61,7 @@ class Watchdog:
     max_skipped: Steps in a row, of windows where most were skipped, after which
       the run stops.
     patience: Looks in a row that must agree.
-    grace: Steps in which samples need not differ yet.
+    grace: Steps in which samples may be alike, noise, or of few classes.
     min_diversity: Below it, samples are all alike.
     max_diversity: Above it, samples are noise.
     max_logit: Above it, D's logits have diverged.
@@ -120,7 +120,7 @@ class Watchdog:
         f"samples differ {now.diversity:.2g} times as much as real images "
         f"({best_diversity:.2g} at best)"
       )
-    if now.diversity > self.max_diversity:
+    if now.diversity > self.max_diversity and now.step > self.grace:
       found.append(
         f"samples differ {now.diversity:.2g} times as much as real images"
       )
