@@ -106,7 +106,9 @@ class StoppingTest(parameterized.TestCase):
     self.assertEqual((code, out), (75, "saved\n"))
 
   def test_a_save_may_take_longer_than_anything_else(self):
-    code, out, _ = self.send(loop(save=4.0), signal.SIGTERM)
+    lines = ("stopping._IDLE_SECONDS = 0.3", *LOOP)
+    process = program(*(x.replace("{save}", "1.0") for x in lines))
+    code, out, _ = self.send(process, signal.SIGTERM)
     self.assertEqual((code, out), (75, "saved\n"))
 
   @parameterized.parameters("while True: pass", IN_C)
@@ -188,12 +190,13 @@ class StoppingTest(parameterized.TestCase):
   def test_what_is_being_finished_is_finished_first(self):
     code, out, _ = self.send(
       program(
+        "stopping._IDLE_SECONDS = 0.3",
         "stop.begin()",
         "try:",
         "  with stop.interruptible():",
         "    with stop.finishing():",
         "      print('ready', flush=True)",
-        "      time.sleep(3.2)",
+        "      time.sleep(0.8)",
         "      print('written', flush=True)",
         "    time.sleep(60.0)",
         "except stopping.Stopped:",
@@ -206,10 +209,11 @@ class StoppingTest(parameterized.TestCase):
 
   @parameterized.parameters(
     *((number, "time.sleep(60)") for number in stopping.SIGNALS),
-    (signal.SIGINT, IN_C),
+    (signal.SIGINT, f"stopping._IDLE_SECONDS = 0.3\n{IN_C}"),
   )
   def test_any_program_ends_with_one_sentence(self, number, where):
-    lines = ["import ctypes, time", "from tools import cli", "def main():"]
+    lines = ["import ctypes, time", "from paragan_tf import stopping"]
+    lines += ["from tools import cli", "def main():"]
     lines += [f"  {line}" for line in (READY.strip(), *where.splitlines())]
     process = subprocess.Popen(
       [sys.executable, "-c", "\n".join([*lines, "cli.run(main)"])],
@@ -263,6 +267,8 @@ class StoppingTest(parameterized.TestCase):
   def test_a_grace_period_must_be_some_time(self):
     with self.assertRaisesRegex(ValueError, "`--grace_seconds` .* above 0"):
       stopping.Stop(grace_seconds=0.0)
+    with self.assertRaisesRegex(ValueError, "`--grace_seconds` .* got nan"):
+      stopping.Stop(grace_seconds=float("nan"))
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
