@@ -11,6 +11,7 @@ import io
 import math
 import os
 import stat
+import tokenize
 import zipfile
 import zlib
 from typing import Any, BinaryIO, Dict, Tuple, Union
@@ -31,6 +32,7 @@ _UNREADABLE = (
   RuntimeError,
   SyntaxError,
   TypeError,
+  tokenize.TokenError,
 )
 _HEADERS = {
   (1, 0): np.lib.format.read_array_header_1_0,

@@ -240,6 +240,9 @@ def _without_comments(text: str) -> str:
 
 def _one_line(error: Exception) -> str:
   words = " ".join(str(error).split())
+  # Gin repeats the whole config, and every file on the way.
+  words = words.partition(" in config string:")[0]
+  words = " In file ".join(words.split(" In file ")[:2])
   return words + _new_name(words)
 
 

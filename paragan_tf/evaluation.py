@@ -91,6 +91,13 @@ class Evaluation:
       self.extractor = self._choice.make()
       statistics.check_channels(self.extractor, self._input_fn.spec.channels)
 
+  def names(self) -> List[str]:
+    """Returns how the metrics are called that may be measured."""
+    if self.extractor is None:
+      return []
+    only = measures.METRICS if self._metrics is None else self._metrics
+    return [metrics.name_for(name, self.extractor) for name in only]
+
   @property
   def note(self) -> str:
     """Why nothing is measured where something was expected, or nothing."""

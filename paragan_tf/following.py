@@ -14,7 +14,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
-from paragan_tf import measuring
+from paragan_tf import measuring, stopping
 from paragan_tf.measuring import Request, RunMeter
 from paragan_tf.outputs import labels, metrics, records, report
 from paragan_tf.outputs.best import Best, choose
@@ -47,13 +47,19 @@ class Follower:
     request: What to measure.
     best_by: Name of the metric whose best checkpoint is kept; the first that is
       measured by default.
+    stop: A request to stop, which does not cut off what is written.
   """
 
   def __init__(
-    self, model_dir: str, request: Request, best_by: Optional[str] = None
+    self,
+    model_dir: str,
+    request: Request,
+    best_by: Optional[str] = None,
+    stop: Optional[stopping.Request] = None,
   ):
     self._model_dir = model_dir
     self._best_by = best_by
+    self._stop = stop or stopping.Request()
     self._meter = RunMeter(model_dir, request)
     self._records: Optional[records.Records] = None
 
@@ -66,7 +72,8 @@ class Follower:
     try:
       staged = self._stage(best, step)
       values = self._meter.measure(step, progress)
-      return self._record(best, staged, values)
+      with self._stop.finishing():
+        return self._record(best, staged, values)
     finally:
       best.discard_stage()
 

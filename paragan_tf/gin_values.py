@@ -6,7 +6,9 @@ when the config has been read.
 """
 
 import collections.abc
+import contextlib
 import inspect
+import types
 import typing
 from typing import Any, Callable, Dict, Iterator, Tuple, Union
 
@@ -27,6 +29,25 @@ _WORDS = {
 _LISTS = (collections.abc.Sequence, collections.abc.Iterable, list, tuple, set)
 _MAPPINGS = (collections.abc.Mapping, dict)
 _EXAMPLE = "a function or class, as @module.name"
+# The most that numbers may be which make a program, a net or a buffer larger:
+# far more than anyone wants, and less than takes all memory.
+_LIMITS = {
+  "batch_size": 1 << 24,
+  "cache_depth": 1 << 12,
+  "depth": 1 << 10,
+  "embedding_dim": 1 << 16,
+  "g_batch_size": 1 << 24,
+  "num_d_steps": 1 << 10,
+  "num_g_steps": 1 << 10,
+  "num_standing": 1 << 16,
+  "num_workers": 1 << 12,
+  "period": 1 << 12,
+  "prefetch": 1 << 12,
+  "rounds": 1 << 10,
+  "shared_dim": 1 << 16,
+  "width": 1 << 14,
+  "z_dim": 1 << 16,
+}
 
 
 def check() -> None:
@@ -37,6 +58,16 @@ def check() -> None:
         f"`{name}` must be {describe(kind)}, got {_show(value)}: correct it; "
         "docs/config.md lists what can be chosen."
       )
+    _check_size(name, value)
+
+
+def _check_size(name: str, value: Any) -> None:
+  limit = _LIMITS.get(name.rpartition(".")[2])
+  if limit is not None and isinstance(value, int) and value > limit:
+    raise ValueError(
+      f"`{name}` must be at most {limit:,}, got {_show(value)}: a larger one "
+      "would take all memory."
+    )
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -162,5 +193,16 @@ def _hints(target: Any) -> Dict[str, Any]:
 def _hints_of_one(target: Any) -> Dict[str, Any]:
   try:
     return typing.get_type_hints(target)
-  except (AttributeError, NameError, TypeError):  # Nothing that can be known.
-    return {}
+  except (AttributeError, NameError, TypeError):  # Of one parameter.
+    return _hints_one_by_one(target)
+
+
+def _hints_one_by_one(target: Any) -> Dict[str, Any]:
+  found: Dict[str, Any] = {}
+  for name, kind in getattr(target, "__annotations__", {}).items():
+    one = types.SimpleNamespace(__annotations__={name: kind})
+    with contextlib.suppress(AttributeError, NameError, TypeError):
+      found.update(
+        typing.get_type_hints(one, getattr(target, "__globals__", None))
+      )
+  return found

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional
 
 import tensorflow as tf
 
+from paragan_tf import watchdog as watchdogs
 from paragan_tf.engine import finite, loop
 from paragan_tf.experiment import Experiment
 from paragan_tf.outputs.checkpoints import Checkpoints, step_of
@@ -69,6 +70,10 @@ class Health:
       return
     self._last_step = self._last_look = step
     self._good = saved
+    if self._probe is not None:
+      self._history = [
+        watchdogs.at_start(step, self._probe.top_singular_value())
+      ]
     if tf.io.gfile.exists(self._file):
       self._experiment.step.rate_scale = self._read_scale()
 
@@ -109,10 +114,9 @@ class Health:
       return
     now = self._probe(step)
     self._history.append(now)
-    best = max((x.diversity for x in self._history), default=0.0)
     # They must agree, as they save together.
     is_odd = self._experiment.processes.any(
-      bool(self._watchdog.find_evidence(now, best))
+      bool(self._watchdog.find_evidence(self._history))
     )
     self._is_suspicious = is_odd and not self._is_warned
     if not is_odd and not self._skips.in_a_row:

@@ -55,7 +55,7 @@ class Probe:
       watchdog.diversity(fakes) / max(self._real_diversity, 1e-6),
       watchdog.saturation(fakes),
       float(max(abs(np.mean(x)) for x in logits)),
-      self._top_singular_value(),
+      self.top_singular_value(),
       self._count_classes(fakes) / self._real_classes,
     )
 
@@ -96,7 +96,7 @@ class Probe:
     logits = extractor(np.asarray(images, np.float32)).logits
     return float(len(set(np.argmax(np.asarray(logits), -1).tolist())))
 
-  def _top_singular_value(self) -> float:
+  def top_singular_value(self) -> float:
     """Returns the largest one of some weights of both players."""
     weights = [
       weight

@@ -96,6 +96,7 @@ class Run:
     if measure_every is not None:
       intervals["measure_every"] = measure_every
     checks.check_intervals(intervals, experiment.step.exchange_cycle)
+    termination.check(termination_watcher)
     self.experiment = experiment
     self.num_steps = changes.extra_steps + budget.count_steps(
       num_steps, max_images, experiment.images_per_step
@@ -141,6 +142,7 @@ class Run:
     self.control = Control(
       self.folder,
       self._prepare_save,
+      self._list_entries,
       self._processes,
       experiment.step.cycle,
       self._callbacks,
@@ -190,6 +192,7 @@ class Run:
 
   def rehearse(self) -> None:
     """Checks all that training needs, and writes nothing."""
+    self._processes.check_chief(self.folder.check_path)
     self._check_parts()
     if self._estimator is None:
       trial.trace_a_step(self.experiment, self.done)
@@ -197,7 +200,8 @@ class Run:
   def _check_parts(self) -> List[str]:
     """Checks extractor and input; returns what looks odd."""
     if self._processes.is_chief:
-      trial.check_measuring(self.experiment, self._results.measuring.num)
+      measuring = self._results.measuring
+      trial.check_measuring(self.experiment, measuring.num, measuring.best_by)
     return self.experiment.check_input()
 
   def open(self) -> None:
@@ -374,6 +378,10 @@ class Run:
   def _prepare_save(self, step: int) -> Sequence[Entry]:
     """Returns what a checkpoint keeps; all processes together."""
     return [*self._state.prepare_save(step), *self._held.entries(step)]
+
+  def _list_entries(self, step: int) -> Sequence[Entry]:
+    """Returns what a checkpoint of now would keep; changes nothing."""
+    return [*self._state.entries_now(), *self._held.entries(step)]
 
   def _is_asked(self, should_stop: Callable[[], bool]) -> bool:
     """Returns whether any process was asked to stop; all must call it."""

@@ -23,6 +23,7 @@ from paragan_tf.engine.pace import Pace
 from paragan_tf.engine.processes import Processes
 from paragan_tf.outputs.run_folder import RunFolder
 from paragan_tf.outputs.saving import Saver
+from paragan_tf.outputs.step_copy import StepCopy
 from paragan_tf.types import Entry
 
 
@@ -52,6 +53,7 @@ class Control:
     self,
     folder: RunFolder,
     prepare_save: Callable[[int], Sequence[Entry]],
+    list_entries: Callable[[int], Sequence[Entry]],
     processes: Processes,
     cycle: int,
     callbacks: Callbacks,
@@ -62,12 +64,14 @@ class Control:
     self._cycle = cycle
     self._watcher = limits.watcher
     self._seconds = limits.seconds
+    self._list_entries = list_entries
     self.saver = Saver(
       folder.checkpoints,
       prepare_save,
       folder.make_patience("Checkpoints", limits.folder_timeout),
       lambda step, path: callbacks.call("on_save", step, path),
     )
+    self._copy = StepCopy(self.saver)
 
   @contextlib.contextmanager
   def watching(self) -> Iterator[None]:
@@ -92,10 +96,20 @@ class Control:
       lambda: should_stop() or self.stop.is_requested(),
       self._cycle,
       self._processes.mean_of,
-      self.interruptible,
+      self._around_call,
       on_tick,
       budget=self._seconds,
     )
+
+  @contextlib.contextmanager
+  def _around_call(self, step: int, is_long: bool) -> Iterator[None]:
+    """A request cuts off a call; of a long one, what was before is kept."""
+    with contextlib.ExitStack() as stack:
+      if is_long and self._processes.count == 1 and self.stop.is_by_signal:
+        stack.enter_context(self._copy.during(step, self._list_entries(step)))
+        stack.enter_context(self.stop.late(self._copy.save))
+      stack.enter_context(self.interruptible())
+      yield
 
   def interruptible(self) -> ContextManager[None]:
     """Makes a context for what a request may cut off: tracing, measuring."""

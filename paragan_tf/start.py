@@ -29,6 +29,12 @@ ERRORS = (
 AGAIN = (PeerError,)
 
 
+def check_model_dir(model_dir: str) -> None:
+  """Raises a `ValueError` if no folder is named."""
+  if not model_dir.strip():
+    raise ValueError("`--model_dir` must be a folder, got none: name one.")
+
+
 def check_engine(engine: str) -> None:
   """Raises an error if this TensorFlow does not have an engine."""
   if engine == "tpu_estimator":
@@ -51,8 +57,6 @@ def prepare(
     device_options: Which devices to train on.
     engine: `strategy` or `tpu_estimator`.
   """
-  if not model_dir:
-    raise ValueError("`--model_dir` must be a folder, got none: name one.")
   check_engine(engine)
   by_estimator = engine == "tpu_estimator"
   config.load(gin_files, gin_bindings)

@@ -33,6 +33,7 @@ from typing import (
   Iterator,
   List,
   Mapping,
+  NamedTuple,
   Optional,
 )
 
@@ -41,10 +42,29 @@ EXIT_INTERRUPTED = 130  # Stopped while it started.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 0.5
 _IDLE_SECONDS = 3.0  # For which a call may go on that has nothing to save.
+_LATE_SECONDS = 2.5  # For which one may go on whose start can be saved.
+
+
+# Saves what was before the work under way; returns the checkpoint, if any.
+SaveFn = Callable[[], Optional[str]]
 
 
 class Stopped(BaseException):
   """A signal came where work may be cut off; no error."""
+
+
+class End(NamedTuple):
+  """How a program ends after a request, if nothing is left to save.
+
+  Attributes:
+    code: Its exit code.
+    words: What is said then.
+    asked: What is said at the request, if anything.
+  """
+
+  code: int = EXIT_AGAIN
+  words: str = "nothing was left to save. The same command resumes."
+  asked: str = "Stopping, and saving what was trained"
 
 
 class Request:
@@ -52,7 +72,10 @@ class Request:
 
   Attributes:
     has_unsaved: Whether something was trained that no checkpoint has.
+    is_by_signal: Whether a signal may be the reason, and ends the program.
   """
+
+  is_by_signal = False
 
   def __init__(self):
     self.has_unsaved = False
@@ -71,6 +94,15 @@ class Request:
     """Makes a context in which a request may raise `Stopped`."""
     return contextlib.nullcontext()
 
+  def finishing(self) -> ContextManager[None]:
+    """Makes a context that is finished before a request has an effect."""
+    return contextlib.nullcontext()
+
+  def late(self, save: SaveFn) -> ContextManager[None]:
+    """Makes a context that a request ends by `save` if it takes too long."""
+    del save
+    return contextlib.nullcontext()
+
 
 class Stop(Request):
   """A request to stop, as a signal or a notice makes it.
@@ -78,23 +110,30 @@ class Stop(Request):
   Args:
     grace_seconds: After a request the program ends within this time, whatever
       it does then; unlimited by default.
-    message: Said at the first request.
+    end: How it ends if nothing is left to save.
+
+  Attributes:
+    reason: The signal or the notice, once there is one.
   """
+
+  is_by_signal = True
 
   def __init__(
     self,
     grace_seconds: Optional[float] = None,
-    message: str = "Stopping, and saving what was trained",
+    end: End = End(),  # noqa: B008
   ):
-    if grace_seconds is not None and grace_seconds <= 0:
+    if grace_seconds is not None and not grace_seconds > 0:
       raise ValueError(
         f"`--grace_seconds` must be above 0, got {grace_seconds:g}."
       )
     super().__init__()
     self._grace_seconds = grace_seconds
-    self._message = message
+    self.end = end
+    self.reason = ""
     self._has_begun = False
-    self._interruptible = 0
+    self._interruptible = self._finishing = 0
+    self._save: Optional[SaveFn] = None
     self._at_exit: List[Callable[[], None]] = []
     self._num_notices = 0
     self._is_signaled = False
@@ -141,6 +180,34 @@ class Stop(Request):
     finally:
       self._interruptible -= 1
 
+  @contextlib.contextmanager
+  def finishing(self) -> Iterator[None]:
+    """The block is finished before a request has an effect.
+
+    For what is short, and is not to be left half done. For the main thread.
+    """
+    self._finishing += 1
+    before, self.has_unsaved = self.has_unsaved, True
+    try:
+      yield
+    finally:
+      self._finishing -= 1
+      self.has_unsaved = before
+    if self._interruptible and self.is_requested():
+      raise Stopped
+
+  @contextlib.contextmanager
+  def late(self, save: SaveFn) -> Iterator[None]:
+    """In the block, work that goes on for too long is ended by `save`.
+
+    That runs in a thread, and the program ends when it returns a checkpoint.
+    """
+    self._save = save
+    try:
+      yield
+    finally:
+      self._save = None
+
   def close(self) -> None:
     """Puts back the handlers that were there before."""
     signal.set_wakeup_fd(self._wakeup)
@@ -150,9 +217,10 @@ class Stop(Request):
 
   def _handle(self, number: int, frame: object) -> None:
     """Runs in the main thread, as soon as that is in Python."""
-    del number, frame
+    del frame
     self._is_signaled = True  # The thread may be slower.
-    if self._interruptible and self._has_begun:
+    self.reason = self.reason or signal.Signals(number).name
+    if self._interruptible and self._has_begun and not self._finishing:
       raise Stopped
 
   def _listen(self) -> None:
@@ -179,24 +247,35 @@ class Stop(Request):
   def _ask(self, reason: str) -> None:
     if self._requested.is_set():
       return
+    self.reason = self.reason or reason
     self._requested.set()
     if not self._has_begun:
       _say(f"Stopped by {reason} at the start; nothing was trained.")
       self._end(EXIT_INTERRUPTED)
-    _say(f"{self._message} ({reason}); again to stop at once.")
+    if self.end.asked:
+      _say(f"{self.end.asked} ({reason}); again to stop at once.")
     threading.Thread(target=self._watch, name="stop", daemon=True).start()
 
   def _watch(self) -> None:
     """Ends the program if it takes too long, or has nothing to save."""
     asked_at = idle_since = time.monotonic()
     grace = self._grace_seconds or math.inf
+    late = min(_LATE_SECONDS, 0.5 * grace)
     while True:
       time.sleep(0.1)
       now = time.monotonic()
       if self.has_unsaved:
         idle_since = now
       if now - idle_since > _IDLE_SECONDS:  # It traces a step, or measures.
-        _say("Stopped; nothing was left to save. The same command resumes.")
+        self.say_end()
+        self._end(self.end.code)
+      save = self._save
+      path = save() if save is not None and now - asked_at > late else None
+      if path is not None:
+        _say(
+          f"Stopped within a long step; what was before it is saved: {path}. "
+          "The same command resumes there."
+        )
         self._end(EXIT_AGAIN)
       if now - asked_at > grace:
         _say(
@@ -204,6 +283,10 @@ class Stop(Request):
           "the same command resumes at the last checkpoint."
         )
         self._end(EXIT_AGAIN)
+
+  def say_end(self) -> None:
+    """Says why the program ends now, and what becomes of its work."""
+    _say(f"Stopped by {self.reason}; {self.end.words}")
 
   def _end(self, code: int) -> None:
     for do in self._at_exit:

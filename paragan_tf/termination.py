@@ -7,10 +7,12 @@
     termination.file.path = '/run/preempted'
 
 A watcher is any function without arguments that returns why to stop, or `None`.
-A thread of the run calls it every second.
+A thread of the run calls it every second; if it fails, that is said once, and
+it is called again.
 """
 
 import os
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -50,6 +52,26 @@ def file(path: str = gin.REQUIRED) -> Optional[str]:
   return f"file '{path}'" if os.path.exists(path) else None
 
 
+def check(watcher: Optional[Watcher]) -> None:
+  """Raises a `ValueError` for what cannot be asked."""
+  if watcher is None:
+    return
+  try:
+    answer = watcher()
+  except Exception as e:
+    words = (str(e) or type(e).__name__).splitlines()[0]
+    raise ValueError(
+      "`Run.termination_watcher` must be a function without arguments that "
+      f"returns why to stop, or None, as @termination.gce; asked once, it "
+      f"failed: {words}"
+    ) from e
+  if answer is not None and not isinstance(answer, str):
+    raise ValueError(
+      "`Run.termination_watcher` must be a function that returns why to stop "
+      f"as a text, or None, got {type(answer).__name__} from it."
+    )
+
+
 class Watch:
   """Asks a watcher again and again, in a thread.
 
@@ -76,7 +98,19 @@ class Watch:
 
   def _ask(self) -> None:
     assert self._watcher is not None
+    has_failed = False
     while not self._end.wait(self._every):
-      reason = self._watcher()
+      try:
+        reason = self._watcher()
+      except Exception as e:
+        if not has_failed:
+          has_failed = True
+          print(
+            f"Warning: `Run.termination_watcher` failed and is asked again: "
+            f"{' '.join(str(e).split())[:300]}",
+            file=sys.stderr,
+            flush=True,
+          )
+        continue
       if reason:
         return self._on_notice(reason)

@@ -5,6 +5,7 @@ names the call.
 """
 
 import contextlib
+import functools
 import importlib
 from typing import Any, ContextManager, Iterator
 
@@ -87,6 +88,22 @@ def multi_worker_on_cpus(count: int) -> Iterator[None]:
     return devices, kind
 
   with _replace(extended, name, local_devices):
+    yield
+
+
+@contextlib.contextmanager
+def joining_within(seconds: float) -> Iterator[None]:
+  """Lets multi-worker strategies made inside wait this long for the others.
+
+  By default that is an hour, in which no signal is received.
+  """
+  context = _find("tensorflow.python.eager.context", "context")()
+  name = "configure_coordination_service"
+  configure = functools.partial(
+    _find_in(context, name),
+    cluster_register_timeout_in_ms=max(1000, int(1000 * seconds)),
+  )
+  with _replace(context, name, configure):
     yield
 
 

@@ -58,6 +58,7 @@ def prepare(
     engine: Of a run.
     label_shard: Which part of the labels, as '2/8'.
   """
+  start.check_model_dir(model_dir)
   start.check_engine(engine)
   if not is_per_label(gin_files, gin_bindings):
     if label_shard is not None:

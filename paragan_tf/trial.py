@@ -12,12 +12,17 @@ from paragan_tf import config
 from paragan_tf.experiment import Experiment
 
 
-def check_measuring(experiment: Experiment, num: Optional[int] = None) -> None:
+def check_measuring(
+  experiment: Experiment,
+  num: Optional[int] = None,
+  best_by: Optional[str] = None,
+) -> None:
   """Raises a `ValueError` if samples of the run could not be measured.
 
   Args:
     experiment: Of the run.
     num: How many samples are to be measured, if the run says so.
+    best_by: The metric that says which checkpoint is best, if the run does.
   """
   if num is not None and num < 2:
     raise ValueError(
@@ -30,6 +35,12 @@ def check_measuring(experiment: Experiment, num: Optional[int] = None) -> None:
     raise ValueError(
       f"Samples could not be measured: {config.sentence(e)}"
     ) from e
+  names = experiment.evaluation.names()
+  if best_by is not None and best_by not in names:
+    raise ValueError(
+      "`Run.best_by` must be a metric that is measured, "
+      f"{', '.join(names) or 'and none is'}, got '{best_by}'."
+    )
 
 
 def trace_a_step(experiment: Experiment, start_step: int) -> None:

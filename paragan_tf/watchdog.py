@@ -21,6 +21,7 @@ import numpy as np
 from paragan_tf.game.number_checks import check_not_negative
 
 ACTIONS = ("warn", "stop", "roll_back")
+_GROWTH_STEPS = 1000
 
 
 class Signals(NamedTuple):
@@ -44,6 +45,11 @@ class Signals(NamedTuple):
   classes: float = float("nan")
 
 
+def at_start(step: int, top_singular_value: float) -> Signals:
+  """Returns what is known before training goes on."""
+  return Signals(step, float("nan"), 0.0, 0.0, top_singular_value)
+
+
 @gin.configurable
 class Watchdog:
   """Decides when a run has gone wrong; a pure function of what it has seen.
@@ -55,10 +61,12 @@ class Watchdog:
     max_skipped: Steps in a row, of windows where most were skipped, after which
       the run stops.
     patience: Looks in a row that must agree.
-    grace: Steps in which samples need not differ yet.
+    grace: Steps in which samples may be alike, noise, or of few classes.
     min_diversity: Below it, samples are all alike.
+    max_diversity: Above it, samples are noise.
     max_logit: Above it, D's logits have diverged.
     max_singular_value: Above it, weights have diverged.
+    max_growth: So many times larger within 1,000 steps, too.
     min_classes: Below it, most classes are missing.
     max_rollbacks: After so many the run stops.
   """
@@ -71,8 +79,10 @@ class Watchdog:
     patience: int = 2,
     grace: int = 500,
     min_diversity: float = 0.05,
+    max_diversity: float = 1.6,
     max_logit: float = 1e4,
     max_singular_value: float = 1e3,
+    max_growth: float = 100.0,
     min_classes: float = 0.25,
     max_rollbacks: int = 3,
   ):
@@ -90,16 +100,18 @@ class Watchdog:
     self.max_skipped, self.patience = max_skipped, patience
     self.grace = check_not_negative("grace", grace)
     self.min_diversity, self.min_classes = min_diversity, min_classes
+    self.max_diversity, self.max_growth = max_diversity, max_growth
     self.max_logit, self.max_singular_value = max_logit, max_singular_value
     self.max_rollbacks = max_rollbacks
 
-  def find_evidence(self, now: Signals, best_diversity: float) -> str:
-    """Returns what is wrong at one look, in words; '' if nothing is.
+  def find_evidence(self, history: Sequence[Signals]) -> str:
+    """Returns what is wrong at the last look, in words; '' if nothing is.
 
     Args:
-      now: What is seen.
-      best_diversity: The most that samples have differed so far.
+      history: All looks so far, the newest last.
     """
+    now = history[-1]
+    best_diversity = max(np.nan_to_num(x.diversity) for x in history)
     found = []
     is_alike = now.diversity < self.min_diversity
     # At first samples are alike, too: they must have differed, or had time.
@@ -107,6 +119,10 @@ class Watchdog:
       found.append(
         f"samples differ {now.diversity:.2g} times as much as real images "
         f"({best_diversity:.2g} at best)"
+      )
+    if now.diversity > self.max_diversity and now.step > self.grace:
+      found.append(
+        f"samples differ {now.diversity:.2g} times as much as real images"
       )
     if now.saturation > 0.995:
       found.append(f"{now.saturation:.1%} of their pixels are black or white")
@@ -116,6 +132,16 @@ class Watchdog:
       found.append(
         f"the largest singular value of a weight is "
         f"{now.top_singular_value:.2g}"
+      )
+    first = min(
+      (x for x in history if now.step - x.step <= _GROWTH_STEPS),
+      key=lambda x: np.nan_to_num(x.top_singular_value, nan=np.inf),
+    )
+    if now.top_singular_value > self.max_growth * first.top_singular_value > 0:
+      found.append(
+        f"the largest singular value of a weight has grown from "
+        f"{first.top_singular_value:.2g} to {now.top_singular_value:.2g} in "
+        f"{now.step - first.step} steps"
       )
     if now.classes < self.min_classes and now.step > self.grace:
       found.append(
@@ -129,13 +155,11 @@ class Watchdog:
     Args:
       history: All looks so far, the newest last.
     """
-    if len(history) < self.patience:
+    num = len(history)
+    if num < self.patience:
       return None
-    best, evidence = 0.0, []
-    for now in history:
-      evidence.append(self.find_evidence(now, best))
-      best = max(best, np.nan_to_num(now.diversity))
-    recent = evidence[-self.patience :]
+    ends = range(num - self.patience + 1, num + 1)
+    recent = [self.find_evidence(history[:end]) for end in ends]
     return recent[-1] if all(recent) else None
 
 

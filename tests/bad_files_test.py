@@ -92,6 +92,7 @@ class ArrayTest(TestCase):
     ("cut", npy("(4,)", data=b"123"), "has 3"),
     ("pickle", npy("(1,)", "O", b"cos\nsystem\n"), "Python objects"),
     ("no_header", b"\x93NUMPY\x01\x00\xff\xff{", ""),
+    ("no_end_of_header", npy("((4,)"), ""),
     ("nothing", b"", ""),
   )
   def test_a_header_must_be_true(self, data, words):

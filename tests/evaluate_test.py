@@ -1,5 +1,6 @@
 """`tools.evaluate`, measurements during a run, and its best checkpoint."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from PIL import Image
 
-from paragan_tf import trained
+from paragan_tf import stopping, trained
 from paragan_tf.following import Follower, format_values, measure_images
 from paragan_tf.measuring import Request, RunMeter
 from paragan_tf.outputs import extractors, image_files, records, statistics
@@ -128,6 +129,25 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
       again.append, lambda: False, poll_seconds=0.1
     )
     self.assertEmpty(again)
+
+  def test_a_stop_comes_between_measuring_and_never_within_recording(self):
+    calls = []
+
+    class Stop(stopping.Request):
+      @contextlib.contextmanager
+      def finishing(self):
+        calls.append(len(records.read_evaluations(folder)))
+        yield
+        calls.append(len(records.read_evaluations(folder)))
+        raise stopping.Stopped
+
+    folder = self.folder
+    before = len(records.read_evaluations(folder))
+    follower = Follower(folder, Request(metrics=["fid"]), stop=Stop())
+    with self.assertRaises(stopping.Stopped):
+      follower.follow(self.fail, lambda: False, poll_seconds=0.1)
+    self.assertEqual(calls, [before, before + 1])
+    self.assertNotIn("candidate", os.listdir(f"{folder}/best"))
 
   def test_waits_for_a_run_that_has_not_begun(self):
     later = f"{self.folder}_later"

@@ -18,6 +18,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+import time
 import traceback
 
 import gin
@@ -27,13 +28,14 @@ import PIL.Image
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from paragan_tf import comparison, config, experiment
+from paragan_tf import comparison, config, experiment, trial
 from paragan_tf.data import arrays, image_errors, preflight, shards, sources
 from paragan_tf.data.encoded import Streaming
 from paragan_tf.data.input_fn import InputFn
 from paragan_tf.engine import cluster
 from paragan_tf.outputs import image_files, report, run_history
 from paragan_tf.outputs.g_info import GInfo
+from paragan_tf.run import Run
 from tests import train_test
 from tools import cli, packing
 from tools.encoded_images import open_source
@@ -67,6 +69,24 @@ NAMES = (
   "Sequential.num_d_steps",
   "optimizers.Adam.learning_rate",
   "optimizers.Adam.beta1",
+  "optimizers.Adam.beta2",
+  "optimizers.Adam.epsilon",
+  "linear.Generator.z_dim",
+  "linear.Discriminator.spectral",
+  "ema.Ema.decay",
+  "ema.Ema.start_step",
+  "Run.num_steps",
+  "Run.max_images",
+  "Run.max_seconds",
+  "Run.log_every",
+  "Run.save_every",
+  "Run.measure_every",
+  "Run.best_by",
+  "Run.num_metric_samples",
+  "Run.folder_timeout",
+  "Run.worker_timeout",
+  "Run.termination_watcher",
+  "Run.watchdog",
   "no.such.name",
   "import os",
   "include",
@@ -85,6 +105,74 @@ REFERENCES = (
 )
 
 
+# Names with values of the right kinds, right and wrong.
+_INTS = ("0", "1", "2", "3", "7", "8", "16", "32", "64", "-1", "1000000000",
+         "4294967296", "9223372036854775808", "None")  # fmt: skip
+_FLOATS = ("0.0", "-0.0", "1.0", "0.5", "-0.5", "0", "1", "1e30", "-1e30",
+           "1e-30", "1e999", "-1e999", "None")  # fmt: skip
+_EXCHANGES = ("@exchange.AllReduce", "@exchange.Periodic",
+              "@exchange.AccumulatedGradients", "@gossip.Gossip",
+              "@quantize.Quantized")  # fmt: skip
+_PENALTIES = ("[@penalties.R1()]", "[@penalties.LeCam()]", "[]",
+              "[@penalties.R1(), @penalties.R1()]",
+              "[@penalties.GradientPenalty()]",
+              "[@penalties.FeatureMatching()]")  # fmt: skip
+KINDS = {
+  _INTS: (
+    "Experiment.batch_size", "Experiment.seed", "Experiment.num_standing",
+    "InputFn.resolution", "InputFn.prefetch", "InputFn.label", "InputFn.seed",
+    "Sequential.num_d_steps", "Sequential.num_g_steps",
+    "Sequential.g_batch_size", "Asynchronous.cache_depth",
+    "Asynchronous.g_batch_size", "Asynchronous.d_per_group",
+    "exchange.Periodic.period", "exchange.AccumulatedGradients.period",
+    "linear.Generator.z_dim", "ema.Ema.start_step", "Run.num_steps",
+    "Run.max_images", "Run.log_every", "Run.sample_every", "Run.save_every",
+    "Run.measure_every", "Run.num_metric_samples", "penalties.R1.period",
+    "penalties.LeCam.start_step", "watchdog.Watchdog.every",
+    "watchdog.Watchdog.patience", "watchdog.Watchdog.max_skipped",
+  ),
+  _FLOATS: (
+    "optimizers.Adam.learning_rate", "optimizers.Adam.beta1",
+    "optimizers.Adam.beta2", "optimizers.Adam.epsilon", "ema.Ema.decay",
+    "g/player.clip_norm", "Experiment.truncation", "penalties.R1.weight",
+    "Run.max_seconds", "Run.folder_timeout", "Run.worker_timeout",
+    "watchdog.Watchdog.min_diversity", "watchdog.Watchdog.max_logit",
+  ),
+  _EXCHANGES: ("g/player.exchange", "d/player.exchange"),
+  _PENALTIES: ("g/player.penalties", "d/player.penalties"),
+  ("@optimizers.SGD", "@optimizers.Adam", "@optimizers.AdaBelief"):
+    ("g/player.optimizer", "d/player.optimizer"),
+  ("@schedule.Asynchronous", "@schedule.Simultaneous", "@schedule.Sequential"):
+    ("Experiment.schedule",),
+  ("@losses.hinge", "@losses.wasserstein", "@losses.TopK", "@losses.TopK()",
+   "@losses.least_squares", "@losses.non_saturating", "@penalties.R1"):
+    ("Experiment.loss",),
+  ("'float32'", "'bfloat16'", "'float16'", "'x'"): ("g/player.precision",),
+  ("@augment.Ada", "@augment.DiffAugment", "None"): ("Experiment.augment",),
+  ("'fashion'", "None", "'x'", "'auto'"): ("Experiment.extractor",),
+  ("['fid']", "[]", "['kid', 'fid']", "['x']"): ("Experiment.metrics",),
+  ("[0]", "[0, 0]", "[99]", "['Coat']", "['x']", "[-1]", "None"):
+    ("InputFn.only_labels",),
+  ("True", "False"): ("InputFn.conditional", "linear.Discriminator.spectral"),
+  ("'fid'", "'frechet_fashion'", "None"): ("Run.best_by",),
+  ("@termination.gce", "@termination.file", "None"):
+    ("Run.termination_watcher",),
+}  # fmt: skip
+MODULES = (
+  "from paragan_tf import run",
+  "from paragan_tf import termination",
+  "from paragan_tf import watchdog",
+  "from paragan_tf.game import augment",
+  "from paragan_tf.game import losses",
+  "from paragan_tf.game import penalties",
+  "from paragan_tf.game import regularizers",
+  "from paragan_tf.nets import linear",
+  "from paragan_tf.sync import exchange",
+  "from paragan_tf.sync import gossip",
+  "from paragan_tf.sync import quantize",
+)
+
+
 class HangError(Exception):
   """An input took too long."""
 
@@ -100,6 +188,7 @@ class Fuzzer:
   Attributes:
     counts: `{target: {outcome: number}}`.
     failures: `(target, input, words)` of what should not happen.
+    seconds: By target.
   """
 
   def __init__(self, folder, seed=0):
@@ -107,6 +196,8 @@ class Fuzzer:
     self.random = np.random.RandomState(seed)
     self.counts = collections.defaultdict(collections.Counter)
     self.failures = []
+    self.seconds = {}
+    self.seed = seed
 
   def attempt(self, target, given, fn):
     """Calls `fn`; it may return, or end with a sentence."""
@@ -237,26 +328,46 @@ def fuzz_bindings(fuzzer, count):
     ),
   )
 
-  def build(line):
-    def run():
-      config.load(
-        ["gin/runs/smoke.gin"],
-        [
-          "from paragan_tf.nets import linear",
-          "g/player.net = @linear.Generator",
-          "d/player.net = @linear.Discriminator",
-          line,
-        ],
-      )
-      try:
-        experiment.Experiment(tf.distribute.get_strategy())
-      except config.WRONG as e:
-        raise ValueError(config.sentence(e)) from e
-
-    fuzzer.attempt("bindings", line, run)
-
-  given_by(lines, count, build)
+  given_by(
+    lines,
+    count,
+    lambda line: fuzzer.attempt(
+      "bindings", line, lambda: build_run(fuzzer, line)
+    ),
+    fuzzer.seed,
+  )
   gin.clear_config()
+
+
+def fuzz_values(fuzzer, count):
+  """Configs: one to three values of the right kinds; a step is traced."""
+  pairs = [(name, x) for kind, names in KINDS.items() for name in names
+           for x in kind]  # fmt: skip
+  for _ in range(count):
+    chosen = fuzzer.random.choice(len(pairs), fuzzer.random.randint(1, 4))
+    lines = "\n".join(" = ".join(pairs[i]) for i in chosen)
+    fuzzer.attempt("values", lines, lambda x=lines: build_run(fuzzer, x, True))
+  gin.clear_config()
+
+
+def build_run(fuzzer, lines, traces=False):
+  """Builds the run of a config, as a program would."""
+  config.load(
+    ["gin/runs/smoke.gin"],
+    [
+      *MODULES,
+      "g/player.net = @linear.Generator",
+      "d/player.net = @linear.Discriminator",
+      lines,
+    ],
+  )
+  try:
+    made = experiment.Experiment(tf.distribute.get_strategy())
+    Run(made, f"{fuzzer.folder}/run/none").restore()
+  except config.WRONG as e:
+    raise ValueError(config.sentence(e)) from e
+  if traces:
+    trial.trace_a_step(made, 0)
 
 
 def fuzz_clusters(fuzzer, count):
@@ -300,6 +411,7 @@ def fuzz_clusters(fuzzer, count):
       text,
       lambda: cluster.from_environment({"TF_CONFIG": text}),
     ),
+    fuzzer.seed,
   )
 
 
@@ -524,23 +636,32 @@ def fuzz_checkpoints(fuzzer, count, server):
     (folder / name).write_bytes(good[name])
 
 
-def run_all(folder, scale, server=None):
-  """Fuzzes all targets, about `2000 * scale` inputs; returns the fuzzer."""
-  fuzzer = Fuzzer(folder)
+# How many inputs each target takes at scale 1, 2,700 in all.
+IN_PROCESS = {
+  "clusters": (fuzz_clusters, 400),
+  "arrays": (fuzz_arrays, 400),
+  "images": (fuzz_images, 400),
+  "records": (fuzz_records, 300),
+  "run_files": (fuzz_run_files, 400),
+  "bindings": (fuzz_bindings, 400),
+  "values": (fuzz_values, 200),
+}
+BY_PROGRAMS = {
+  "flags": (fuzz_flags, 150),
+  "checkpoints": (fuzz_checkpoints, 50),
+}
+
+
+def run_all(folder, scale, server=None, only=None, seed=0):
+  """Fuzzes all targets, about `2700 * scale` inputs; returns the fuzzer."""
+  fuzzer = Fuzzer(folder, seed)
   (fuzzer.folder / "run").mkdir(exist_ok=True)
-
-  def number(count):
-    return max(2, round(count * scale))
-
-  fuzz_clusters(fuzzer, number(400))
-  fuzz_arrays(fuzzer, number(400))
-  fuzz_images(fuzzer, number(400))
-  fuzz_records(fuzzer, number(300))
-  fuzz_run_files(fuzzer, number(400))
-  fuzz_bindings(fuzzer, number(500))
-  if server is not None:
-    fuzz_flags(fuzzer, number(150), server)
-    fuzz_checkpoints(fuzzer, number(50), server)
+  for targets, more in ((IN_PROCESS, ()), (BY_PROGRAMS, (server,))):
+    for name, (fuzz, count) in targets.items():
+      if (only is None or name in only) and None not in more:
+        began = time.monotonic()
+        fuzz(fuzzer, max(2, round(count * scale)), *more)
+        fuzzer.seconds[name] = time.monotonic() - began
   return fuzzer
 
 
@@ -548,15 +669,18 @@ def main():
   """Fuzzes, prints the table, and fails if something should not happen."""
   parser = argparse.ArgumentParser()
   parser.add_argument("--scale", type=float, default=1.0)
-  scale = parser.parse_args().scale
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--only", choices=[*IN_PROCESS, *BY_PROGRAMS], nargs="+")
+  args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder, \
       tempfile.TemporaryDirectory() as outputs:  # fmt: skip
     server = train_test.ForkServer(outputs)
-    fuzzer = run_all(folder, scale, server)
+    fuzzer = run_all(folder, args.scale, server, args.only, args.seed)
     server.close()
   for target, given, words in fuzzer.failures[:20]:
     print(f"{target}: {given!r}\n{words}", file=sys.stderr)
   print(fuzzer.table())
+  print(f"{sum(fuzzer.seconds.values()):.0f} seconds")
   sys.exit(1 if fuzzer.failures else 0)
 
 

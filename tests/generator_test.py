@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf import evaluation
+from paragan_tf import evaluation, stopping
 from paragan_tf.generator import Generator
 from paragan_tf.nets import dcgan, linear, norms, standing
 from paragan_tf.outputs import export, nearest, samples
@@ -235,6 +235,18 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
       expected, found = draw(before), draw(after)
       self.assertAllEqual(found.z, expected.z)
       self.assertAllEqual(found.images, expected.images)
+
+  def test_one_that_a_signal_cuts_off_leaves_nothing(self):
+    def save(module, path, signatures):
+      tf.io.gfile.makedirs(os.path.join(path, "variables"))
+      raise stopping.Stopped
+
+    with (
+      mock.patch.object(tf.saved_model, "save", save),
+      self.assertRaises(stopping.Stopped),
+    ):
+      generator().export(self.folder)
+    self.assertEqual(os.listdir(self.folder), [])
 
   def test_the_newest_of_several_exports_is_found(self):
     self.assertIsNone(export.find(self.folder))

@@ -1,6 +1,8 @@
 """A value of a wrong kind is refused when the config is read, by name."""
 
+import json
 import os
+import socket
 import tempfile
 
 import gin
@@ -22,6 +24,11 @@ IMPORTS = (
   "from paragan_tf.game import regularizers",
   "from paragan_tf.nets import dcgan",
   "from paragan_tf.sync import exchange",
+)
+TOO_LARGE = (
+  "dcgan.Generator.z_dim = 4294967296",
+  "exchange.Periodic.period = 1000000000",
+  "input_fn.InputFn.prefetch = 1000000000000",
 )
 WRONG = (
   "experiment.Experiment.loss = 3",
@@ -45,6 +52,8 @@ WRONG = (
   "g/experiment.player.exchange = @optimizers.Adam",
   "g/experiment.player.clip_norm = True",
   "g/experiment.player.net = {}",
+  "dcgan.Generator.width = 'x'",
+  "dcgan.Generator.norm = 3",
   "input_fn.InputFn.prefetch = 2.5",
   "input_fn.InputFn.prefetch = None",
   "input_fn.InputFn.transform = @input_fn.InputFn",
@@ -83,16 +92,26 @@ class GinValuesTest(tf.test.TestCase, parameterized.TestCase):
       config.load([], [*IMPORTS, binding])
     self.assertNotIn("\n", str(caught.exception))
 
+  @parameterized.parameters(*TOO_LARGE)
+  def test_what_would_take_all_memory_is_refused_by_name(self, binding):
+    name, value = binding.split(" = ")
+    words = f"^`{name}` must be at most [0-9,]+, got {value}"
+    with self.assertRaisesRegex(ValueError, words):
+      config.load([], [*IMPORTS, binding])
+
   @parameterized.parameters(*RIGHT)
   def test_a_right_kind_is_taken(self, binding):
     config.load([], [*IMPORTS, binding])
 
-  def test_swapped_nets_are_refused(self):
-    for binding in SWAPPED:
+  def test_swapped_nets_and_nets_of_no_width_are_refused(self):
+    for binding, words in (
+      *((x, "`./player.net` must make a") for x in SWAPPED),
+      ("dcgan.Generator.width = 0", "`width` of a net must be at least 1"),
+    ):
       config.load(
         ["gin/runs/smoke.gin"], ["from paragan_tf.nets import dcgan", binding]
       )
-      with self.assertRaisesRegex(ValueError, "`./player.net` must make a"):
+      with self.assertRaisesRegex(ValueError, words):
         experiment.Experiment(tf.distribute.get_strategy())
 
 
@@ -110,6 +129,7 @@ MISTAKES = (
   (["word"], "takes flags only, got 'word'"),
   (["--num_cpu_replicas=100000"], "`num_cpu_replicas` must be from 0 to"),
   (["--gin_file=gin"], "'gin'.*is a folder"),
+  (["--gin_bindings=Run.best_by = 'fid'"], "`Run.best_by` .* frechet_fashion"),
 )
 CLUSTERS = (
   "[1]",
@@ -141,6 +161,11 @@ class MistakesTest(train_test.ServerTestCase):
         self.assert_refused(process, words)
         self.assertEmpty(os.listdir(folder), flags)
 
+  def test_a_dry_run_refuses_a_folder_that_cannot_be(self):
+    with tempfile.NamedTemporaryFile() as file:
+      process = self.train(f"--model_dir={file.name}/run", "--dry_run")
+      self.assert_refused(process, "`model_dir` must be a folder")
+
   def test_a_dry_run_and_the_doctor_build_everything(self):
     for tool in ("train", "doctor"):
       process = self.server.run(
@@ -166,6 +191,24 @@ class MistakesTest(train_test.ServerTestCase):
         TF_CONFIG=text,
       )
       self.assert_refused(process, "TF_CONFIG")
+
+  def test_workers_that_do_not_join_are_not_waited_for_without_end(self):
+    with socket.socket() as holder:
+      holder.bind(("127.0.0.1", 0))
+      port = holder.getsockname()[1]
+    # This process answers for both, so that only TensorFlow sees it.
+    cluster = {"worker": [f"no.such.host:{port}", f"127.0.0.1:{port}"]}
+    process = self.server.run(
+      "tools.train",
+      f"--gin_file={SMOKE}",
+      "--model_dir=/tmp/never",
+      "--dry_run",
+      "--join_timeout=1",
+      TF_CONFIG=json.dumps(
+        {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+      ),
+    )
+    self.assert_refused(process, "Not all workers joined within 1 s")
 
 
 class MeasuringTest(tf.test.TestCase):

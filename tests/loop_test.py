@@ -1,5 +1,6 @@
 """The outer loop's stops and actions, and the inner loop's logs."""
 
+import contextlib
 import time
 from unittest import mock
 
@@ -286,6 +287,19 @@ class OuterLoopTest(tf.test.TestCase):
     self.assertEqual(self.inner.logged, [False] * 5 + [True])
     self.assertEqual(ticks, [1, 21, 41, 61, 81, 100])
     self.assertEqual(self.acted, [100])
+
+  def test_calls_that_take_long_or_are_unknown_are_told_apart(self):
+    calls = []
+
+    def around(step, is_long):
+      calls.append((step, is_long))
+      return contextlib.nullcontext()
+
+    pace = Pace(around=around)
+    for seconds in (None, 0.1, 3.0, 0.1):
+      with pace.call(len(calls), 1):
+        pace.measured(1, seconds)
+    self.assertEqual(calls, [(0, True), (1, True), (2, False), (3, True)])
 
   def test_a_request_to_stop_is_seen_between_calls(self):
     asked = iter([False, False, True])

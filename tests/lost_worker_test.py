@@ -1,8 +1,10 @@
 """Workers that are killed or hang are named; all resume, and lose nothing."""
 
+import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,14 +53,19 @@ def children(pid):
   return [int(x) for x in path.read_text().split()] if path.exists() else []
 
 
+def run_ip(*words):
+  """Calls iproute2."""
+  subprocess.run(["ip", *words], check=True)
+
+
 class LostWorkerTest(tf.test.TestCase, parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = os.path.join(self.get_temp_dir(), self.id())
 
-  def start(self, *command, **environment):
+  def start(self, *command, within=(), **environment):
     process = subprocess.Popen(
-      [sys.executable, "-m", *command],
+      [*within, sys.executable, "-m", *command],
       cwd=ROOT,
       env={**os.environ, **environment},
       stdout=subprocess.PIPE,
@@ -105,6 +112,77 @@ class LostWorkerTest(tf.test.TestCase, parameterized.TestCase):
   @pytest.mark.soak
   def test_any_that_is_lost_is_named(self, number, lost):
     self.check_named(number, lost)
+
+  @pytest.mark.soak
+  def test_those_that_are_cut_off_name_each_other(self):
+    spaces = self.connect_two_networks()
+    addresses = ["10.77.0.1:8890", "10.77.0.2:8890"]
+    workers = [
+      self.start(
+        "tools.train",
+        *make_flags(self.folder, 10**7, 20),
+        within=("ip", "netns", "exec", space),
+        TF_CONFIG=json.dumps(
+          {
+            "cluster": {"worker": addresses},
+            "task": {"type": "worker", "index": i},
+          }
+        ),
+      )
+      for i, space in enumerate(spaces)
+    ]
+    self.wait_for_step(20)
+    began = time.monotonic()
+    run_ip("-n", spaces[1], "link", "set", "cable", "down")
+    for i, worker in enumerate(workers):
+      out, _ = worker.communicate(timeout=120.0)
+      self.assertLess(time.monotonic() - began, 2 * TIMEOUT + 10.0)
+      self.assertEqual(worker.returncode, 75, out)
+      self.assertRegex(out, rf"(?m)^Lost worker {1 - i} \(10.77.0.{2 - i}:8890")
+      self.assertNotIn("Traceback", out)
+
+  def connect_two_networks(self):
+    """Makes two network namespaces with a cable between them."""
+    if os.getuid() or not shutil.which("ip"):
+      self.skipTest("Network namespaces with a cable take root and iproute2.")
+    spaces = [f"paragan{os.getpid()}{x}" for x in "ab"]
+    for space in spaces:
+      run_ip("netns", "add", space)
+      self.addCleanup(run_ip, "netns", "delete", space)
+    ends = [("cable", "netns", space) for space in spaces]
+    run_ip("link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
+    for i, space in enumerate(spaces):
+      run_ip("-n", space, "addr", "add", f"10.77.0.{i + 1}/24", "dev", "cable")
+      for device in ("lo", "cable"):
+        run_ip("-n", space, "link", "set", device, "up")
+    return spaces
+
+  @parameterized.parameters(
+    ("stop", 2),
+    ("roll_back", 0),
+  )
+  @pytest.mark.soak
+  def test_a_collapse_stops_or_rolls_back_all(self, action, code):
+    bindings = [
+      "from paragan_tf import watchdog",
+      "watchdog.Watchdog.every = 20",
+      f"watchdog.Watchdog.on_collapse = '{action}'",
+      "watchdog.Watchdog.patience = 1",
+      # It is 64 after 40 steps, 71 after 60, and less with half the rate.
+      "watchdog.Watchdog.max_singular_value = 68.0",
+      "g/optimizers.Adam.learning_rate = 0.05",
+    ]
+    more = [f"--gin_bindings={binding}" for binding in bindings]
+    flags = make_flags(self.folder, 80, 20)
+    launcher = self.start("tools.launch", "--", *flags, *more)
+    out, _ = launcher.communicate(timeout=300.0)
+    self.assertEqual(launcher.returncode, code, out)
+    self.assertNotIn("Traceback", out)
+    rolled_back = "good/model.ckpt-20. Training goes on from there, with learn"
+    self.assertEqual(out.count(rolled_back), int(action == "roll_back"), out)
+    if action == "stop":
+      for i in range(2):
+        self.assertRegex(out, rf"\[worker {i}\] Error: The run has collapsed")
 
   @pytest.mark.soak
   def test_ten_kills_lose_no_bit(self):

@@ -5,7 +5,6 @@ import hashlib
 import io
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 from unittest import mock
@@ -16,9 +15,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 from PIL import Image
 
+from paragan_tf import stopping
 from paragan_tf.data import shards
 from paragan_tf.data.input_fn import InputFn
-from tools import cli, encoded_images, make_tfrecords
+from tools import cli, encoded_images, make_tfrecords, packing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -76,21 +76,26 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_bytes(content)
 
-  def make(self, should_stop=lambda: False, **arguments):
+  def make(self, **arguments):
     arguments = {"source": self.source, "num_shards": 3, **arguments}
-    make_tfrecords.make(
-      self.output,
-      make_tfrecords.Arguments(**arguments),
-      should_stop=should_stop,
-    )
+    make_tfrecords.make(self.output, make_tfrecords.Arguments(**arguments))
 
   def make_some(self, num_files, **arguments):
-    """Stops after some files."""
-    asked = iter([False] * num_files + [True])
-    with self.assertRaisesRegex(
-      make_tfrecords.StopError, f"with {num_files} of"
+    """Stops after some files, within the next one."""
+    left = iter(range(num_files))
+    write_records = packing._write_records
+
+    def write(tf, path, images):
+      if next(left, None) is None:
+        pathlib.Path(path).write_bytes(b"half")
+        raise stopping.Stopped
+      return write_records(tf, path, images)
+
+    with (
+      mock.patch.object(packing, "_write_records", write),
+      self.assertRaises(stopping.Stopped),
     ):
-      self.make(should_stop=lambda: next(asked), **arguments)
+      self.make(**arguments)
 
   def files(self, ending=".tfrecord"):
     found = pathlib.Path(self.output).rglob(f"*{ending}")
@@ -355,23 +360,15 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(self.files(), before)
     self.assert_all_images_once()
 
-  def test_a_stop_is_reported(self):
-    stop = cli.StopSignals("Stopping soon")
-    with mock.patch.object(sys, "stderr", io.StringIO()) as err:
-      os.kill(os.getpid(), signal.SIGTERM)
-      self.assertTrue(stop.is_requested())
-    self.assertEqual(err.getvalue(), "Stopping soon; again to stop now.\n")
-    self.assertEqual(stop.exit_code, 143)
-
-  def test_a_stopped_program_does_not_end_with_0(self):
+  def test_a_signal_ends_the_program_and_it_can_be_started_again(self):
     program = (
-      "import os, signal\n"
+      "import os, signal, time\n"
       "from tools import cli, make_tfrecords as tool\n"
       "def make(*args):\n"
       "  os.kill(os.getpid(), signal.SIGINT)\n"
-      "  raise tool.StopError('Stopped with 1 of 2 files')\n"
+      "  time.sleep(60)\n"
       "tool.make = make\n"
-      "cli.run(tool.main)\n"
+      "cli.run(tool.main, own_signals=True)\n"
     )
     ended = subprocess.run(
       [sys.executable, "-c", program, "--source=x", "--output=y"],
@@ -379,10 +376,11 @@ class MakeTest(tf.test.TestCase, parameterized.TestCase):
       capture_output=True,
       text=True,
       check=False,
+      timeout=30,
     )
-    self.assertEqual(ended.returncode, 130, ended.stderr)
-    self.assertEqual(ended.stdout, "Stopped with 1 of 2 files\n")
-    self.assertStartsWith(ended.stderr, "Stopping after the files under way;")
+    self.assertEqual(ended.returncode, 75, ended.stderr)
+    words = "Stopped by SIGINT; the same command resumes.\n"
+    self.assertEqual((ended.stdout, ended.stderr), ("", words))
 
   def test_a_program_of_two_processes_and_its_words(self):
     process = run(

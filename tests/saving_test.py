@@ -17,6 +17,7 @@ from paragan_tf.outputs.checkpoints import Checkpoints
 from paragan_tf.outputs.g_info import GInfo
 from paragan_tf.outputs.patience import FolderError
 from paragan_tf.outputs.run_folder import RunFolder
+from paragan_tf.outputs.step_copy import StepCopy
 from paragan_tf.types import Entry
 
 INFO = GInfo(8, 1, 3, z_dim=4)
@@ -77,6 +78,37 @@ class SavingTest(tf.test.TestCase):
       self.saver.wait()
     self.assertEqual(self.saved, [1])
     self.assertAllEqual(self.read(self.saver.last), [1.0] * SIZE)
+
+  def test_what_was_before_a_long_step_is_saved_within_it(self):
+    self.make()
+    self.start(1)
+    copy = StepCopy(self.saver)
+    self.assertIsNone(copy.save())
+    paths = []
+
+    def save():
+      self.variable.assign(tf.fill([SIZE], 9.0))  # As the step does.
+      paths.append(copy.save())
+
+    thread = threading.Thread(target=save)
+    with copy.during(2, self.entries):
+      thread.start()
+      thread.join()
+      # The program would end now, and the block must not.
+      self.assertFalse(copy._lock.acquire(timeout=0.2))
+      copy._lock.release()
+    self.assertEqual(paths, [self.run.checkpoints.path(2)])
+    self.assertAllEqual(self.read(paths[0]), [1.0] * SIZE)
+
+  def test_a_long_step_without_memory_or_folder_is_waited_for(self):
+    self.make(timeout=0.1)
+    copy = StepCopy(self.saver)
+    little = mock.patch.object(saving, "available_memory", lambda: SIZE * 4.0)
+    full = mock.patch.object(checkpoints, "_write", side_effect=OSError("full"))
+    for patch in (little, full):
+      with patch, copy.during(1, self.entries):
+        self.assertIsNone(copy.save())
+    self.assertIsNone(copy.save())
 
   def test_without_memory_for_a_copy_it_is_written_at_once(self):
     self.make()

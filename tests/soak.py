@@ -1,4 +1,4 @@
-"""Kills runs again and again, lets calls fail, and prints what was lost.
+"""Kills runs, lets calls fail, gives bad inputs, and prints what was lost.
 
 python -m tests.soak --kills=100
 
@@ -25,7 +25,7 @@ from absl import app, flags
 from paragan_tf.outputs import checkpoints, records
 
 _KILLS = flags.DEFINE_integer("kills", 100, "How often to kill.")
-_STEPS = flags.DEFINE_integer("steps", 20000, "How long the run is.")
+_STEPS = flags.DEFINE_integer("steps", 8000, "How long the run is.")
 _SAVE_EVERY = 8
 # Forked from a process that has imported TensorFlow, which is slow.
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -128,6 +128,22 @@ def count_faults():
   return json.loads(ended.stdout.splitlines()[-1])
 
 
+def count_inputs():
+  """Fuzzes; returns how many inputs there were, and what went wrong."""
+  ended = subprocess.run(
+    [sys.executable, "-m", "tests.fuzz"],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
+    check=False,
+  )
+  (row,) = (x for x in ended.stdout.splitlines() if x.startswith("all "))
+  tried, _, _, *wrong = map(int, row.split()[1:])
+  names = ("tracebacks", "hangs", "files outside")
+  words = ", ".join(f"{n} {name}" for n, name in zip(wrong, names))
+  return tried, words, sum(wrong)
+
+
 def main(argv):
   """Prints the table; the exit code is 1 if anything was lost."""
   del argv
@@ -141,6 +157,7 @@ def main(argv):
     process.join()
     wrong, missing = count_lost(run, whole)
   faults = count_faults()
+  tried, words, num_wrong = count_inputs()
   rows = [
     ("kill -9 of a run", killed, f"{wrong} variables, {missing} log lines"),
     (
@@ -148,11 +165,12 @@ def main(argv):
       faults["tried"] if faults else "?",
       "0 checkpoints" if faults else "failed: python -m tests.faults",
     ),
+    ("bad input", tried, words),
   ]
   print(f"{'tried':40}{'how often':>12}  lost")
   for what, times, lost in rows:
     print(f"{what:40}{times:>12}  {lost}")
-  if wrong or missing or faults is None:
+  if wrong or missing or num_wrong or faults is None:
     sys.exit(1)
 
 

@@ -4,6 +4,7 @@ Small programs stand in for the trainer, so that no test waits for TensorFlow.
 """
 
 import http.server
+import io
 import os
 import pathlib
 import signal
@@ -105,7 +106,9 @@ class StoppingTest(parameterized.TestCase):
     self.assertEqual((code, out), (75, "saved\n"))
 
   def test_a_save_may_take_longer_than_anything_else(self):
-    code, out, _ = self.send(loop(save=4.0), signal.SIGTERM)
+    lines = ("stopping._IDLE_SECONDS = 0.3", *LOOP)
+    process = program(*(x.replace("{save}", "1.0") for x in lines))
+    code, out, _ = self.send(process, signal.SIGTERM)
     self.assertEqual((code, out), (75, "saved\n"))
 
   @parameterized.parameters("while True: pass", IN_C)
@@ -152,6 +155,81 @@ class StoppingTest(parameterized.TestCase):
     self.assertEqual((code, out), (75, "cut off True\n"))
     self.assertLess(self.seconds, 2.0)
 
+  def test_a_long_step_is_ended_by_saving_what_was_before_it(self):
+    code, out, err = self.send(
+      program(
+        "stop.begin()",
+        "stop.has_unsaved = True",
+        READY,
+        "with stop.late(lambda: 'ckpt-7'), stop.interruptible():",
+        *(f"  {line}" for line in IN_C.splitlines()),
+        grace=3.0,
+      ),
+      signal.SIGTERM,
+    )
+    self.assertEqual((code, out), (75, "lock released\n"))
+    self.assertIn("what was before it is saved: ckpt-7.", err)
+    self.assertLess(self.seconds, 3.0)
+
+  def test_where_nothing_can_be_saved_a_long_step_ends_first(self):
+    code, out, _ = self.send(
+      program(
+        "stop.begin()",
+        "stop.has_unsaved = True",
+        "with stop.late(lambda: None):",
+        "  print('ready', flush=True)",
+        "  time.sleep(1.0)",
+        "print('saved', flush=True)",
+        "sys.exit(stopping.EXIT_AGAIN)",
+        grace=1.6,
+      ),
+      signal.SIGTERM,
+    )
+    self.assertEqual((code, out), (75, "saved\n"))
+
+  def test_what_is_being_finished_is_finished_first(self):
+    code, out, _ = self.send(
+      program(
+        "stopping._IDLE_SECONDS = 0.3",
+        "stop.begin()",
+        "try:",
+        "  with stop.interruptible():",
+        "    with stop.finishing():",
+        "      print('ready', flush=True)",
+        "      time.sleep(0.8)",
+        "      print('written', flush=True)",
+        "    time.sleep(60.0)",
+        "except stopping.Stopped:",
+        "  sys.exit(stopping.EXIT_AGAIN)",
+      ),
+      signal.SIGTERM,
+    )
+    self.assertEqual((code, out), (75, "written\n"))
+    self.assertLess(self.seconds, 5.0)
+
+  @parameterized.parameters(
+    *((number, "time.sleep(60)") for number in stopping.SIGNALS),
+    (signal.SIGINT, f"stopping._IDLE_SECONDS = 0.3\n{IN_C}"),
+  )
+  def test_any_program_ends_with_one_sentence(self, number, where):
+    lines = ["import ctypes, time", "from paragan_tf import stopping"]
+    lines += ["from tools import cli", "def main():"]
+    lines += [f"  {line}" for line in (READY.strip(), *where.splitlines())]
+    process = subprocess.Popen(
+      [sys.executable, "-c", "\n".join([*lines, "cli.run(main)"])],
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    code, out, err = self.send(process, number)
+    self.assertEqual((code, out), (130, ""))
+    name = signal.Signals(number).name
+    self.assertEqual(
+      err, f"Stopped by {name}; what was not finished is not there.\n"
+    )
+    self.assertLess(self.seconds, 5.0)
+
   def test_under_nohup_a_hangup_is_ignored(self):
     lines = [x.replace("{save}", "0") for x in LOOP]
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
@@ -189,6 +267,8 @@ class StoppingTest(parameterized.TestCase):
   def test_a_grace_period_must_be_some_time(self):
     with self.assertRaisesRegex(ValueError, "`--grace_seconds` .* above 0"):
       stopping.Stop(grace_seconds=0.0)
+    with self.assertRaisesRegex(ValueError, "`--grace_seconds` .* got nan"):
+      stopping.Stop(grace_seconds=float("nan"))
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
@@ -243,6 +323,28 @@ class TerminationTest(absltest.TestCase):
       time.sleep(0.01)
     watch.close()
     self.assertEqual(heard, ["the end"])
+
+  def test_a_watcher_that_fails_is_asked_again_and_that_is_said_once(self):
+    answers = mock.Mock(side_effect=[OSError("away"), OSError("away"), "end"])
+    heard = []
+    with mock.patch.object(sys, "stderr", io.StringIO()) as words:
+      watch = termination.Watch(answers, heard.append, every=0.01)
+      deadline = time.monotonic() + 10
+      while not heard and time.monotonic() < deadline:
+        time.sleep(0.01)
+      watch.close()
+    self.assertEqual(heard, ["end"])
+    self.assertEqual(words.getvalue().count("failed and is asked again"), 1)
+
+  def test_what_cannot_be_asked_is_refused(self):
+    for watcher, words in (
+      (lambda real, fake: None, "asked once, it failed: .*positional"),
+      (lambda: 3, "as a text, or None, got int"),
+    ):
+      with self.assertRaisesRegex(ValueError, words):
+        termination.check(watcher)
+    for watcher in (None, lambda: None, lambda: "now"):
+      termination.check(watcher)
 
   def test_a_file_is_a_notice(self):
     with tempfile.NamedTemporaryFile() as file:

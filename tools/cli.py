@@ -1,15 +1,16 @@
 """What all programs share: flags, imports, errors and signals."""
 
+import contextlib
 import importlib
 import json
 import os
-import signal
 import sys
 import traceback
 import warnings
 from typing import (
   Any,
   Callable,
+  Iterator,
   List,
   Mapping,
   NoReturn,
@@ -23,10 +24,18 @@ from absl import app, flags, logging
 from paragan_tf import quiet, stopping
 
 _Result = TypeVar("_Result")
+_INTERRUPTED = stopping.End(
+  stopping.EXIT_INTERRUPTED, "what was not finished is not there.", asked=""
+)
 
 
-def run(main: Callable[[], None]) -> NoReturn:
-  """Parses the flags and calls `main`; a wrong flag is a one-line error."""
+def run(main: Callable[[], None], own_signals: bool = False) -> NoReturn:
+  """Parses the flags and calls `main`; a wrong flag is a one-line error.
+
+  Args:
+    main: The program.
+    own_signals: Whether it handles signals; by default they end it.
+  """
 
   def refuse_words(words: List[str]) -> None:
     if words:
@@ -36,10 +45,12 @@ def run(main: Callable[[], None]) -> NoReturn:
       )
     main()
 
-  run_with_words(refuse_words)
+  run_with_words(refuse_words, own_signals)
 
 
-def run_with_words(main: Callable[[List[str]], None]) -> NoReturn:
+def run_with_words(
+  main: Callable[[List[str]], None], own_signals: bool = False
+) -> NoReturn:
   """Does the same, and calls `main` with the words that are no flags."""
 
   def parse(argv):
@@ -48,19 +59,42 @@ def run_with_words(main: Callable[[List[str]], None]) -> NoReturn:
     except flags.Error as e:
       fail(f"{e}; `--help` lists the flags.")
 
+  def run_main(argv: List[str]) -> None:
+    with contextlib.nullcontext() if own_signals else stoppable():
+      main(argv[1:])
+
   try:
-    app.run(lambda argv: main(argv[1:]), flags_parser=parse)
+    app.run(run_main, flags_parser=parse)
   except SystemExit as e:
     if e.code:  # Skips TensorFlow's exit, which waits for other processes.
       sys.stdout.flush()
       sys.stderr.flush()
       os._exit(e.code if isinstance(e.code, int) else 1)
     raise
+  except KeyboardInterrupt:  # Before signals are handled.
+    os._exit(stopping.EXIT_INTERRUPTED)
   except BaseException:
     traceback.print_exc()
     sys.stdout.flush()
     os._exit(1)
   sys.exit(0)
+
+
+@contextlib.contextmanager
+def stoppable(end: Optional[stopping.End] = None) -> Iterator[stopping.Stop]:
+  """Lets a signal end the program in the block, with one sentence.
+
+  Args:
+    end: How; by default with the code of a start that was interrupted.
+  """
+  stop = stopping.Stop(end=end or _INTERRUPTED)
+  stop.begin()
+  try:
+    with stop.interruptible():
+      yield stop
+  except stopping.Stopped:
+    stop.say_end()
+    sys.exit(stop.end.code)
 
 
 def import_quietly(name: str):
@@ -164,29 +198,3 @@ def _cannot_write(flag: str, path: str) -> ValueError:
     f"`--{flag}` must be a file that can be written, got '{path}': give "
     "another one."
   )
-
-
-class StopSignals:
-  """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request to stop.
-
-  Attributes:
-    exit_code: What a shell expects of a program that the signal has ended.
-  """
-
-  def __init__(self, message: str = "Stopping after this loop"):
-    self._is_requested = False
-    self._message = message
-    self.exit_code = 1
-    for number in stopping.SIGNALS:
-      signal.signal(number, self._handle)
-
-  def is_requested(self) -> bool:
-    """Returns whether to stop as soon as possible."""
-    return self._is_requested
-
-  def _handle(self, number, frame):
-    del frame
-    signal.signal(number, signal.SIG_DFL)  # The second one kills.
-    self._is_requested = True
-    self.exit_code = 128 + number
-    print(f"{self._message}; again to stop now.", file=sys.stderr)

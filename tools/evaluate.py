@@ -9,6 +9,7 @@ from typing import List
 
 from absl import flags
 
+from paragan_tf import stopping
 from tools import cli, gin_flags
 
 _MODEL_DIR = flags.DEFINE_string(
@@ -59,13 +60,28 @@ _REFERENCE_DIR = flags.DEFINE_string(
   "reference_dir", None, "Folder where statistics of real images are kept."
 )
 _JSON = flags.DEFINE_string("json", None, "File for the values.")
+_FOLLOWING = stopping.End(
+  words="the same command measures what is not measured yet.", asked=""
+)
 
 
 def main(words: List[str]) -> None:
   """Reads the flags and measures."""
   cli.exit_on_error(lambda: _check(words))
-  gin_flags.allow_imports()
-  module = cli.import_quietly("paragan_tf.following")
+  with cli.stoppable(_FOLLOWING if _FOLLOW.value else None) as stop:
+    gin_flags.allow_imports()
+    module = cli.import_quietly("paragan_tf.following")
+    request = _make_request(module, words)
+    if words:
+      result = cli.exit_on_error(
+        lambda: module.measure_images(words[0], request)
+      )
+      _show(module, result)
+    else:
+      cli.exit_on_error(lambda: _measure_run(module, request, stop))
+
+
+def _make_request(module, words: List[str]):
   request = module.Request(
     metrics=_METRICS.value,
     extractor=_EXTRACTOR.value,
@@ -75,28 +91,19 @@ def main(words: List[str]) -> None:
     truncation=_TRUNCATION.value,
     reference_dir=_REFERENCE_DIR.value,
   )
-  if _SEED.value is not None:
-    request = request._replace(seed=_SEED.value)
-  if words:
-    result = cli.exit_on_error(lambda: module.measure_images(words[0], request))
-    _show(module, result)
-    return
-  follower = cli.exit_on_error(
-    lambda: module.Follower(_MODEL_DIR.value, request, _BEST_BY.value)
+  return request if _SEED.value is None else request._replace(seed=_SEED.value)
+
+
+def _measure_run(module, request, stop: stopping.Stop) -> None:
+  follower = module.Follower(
+    _MODEL_DIR.value, request, _BEST_BY.value, stop=stop
   )
   if not _FOLLOW.value:
-    _show(
-      module,
-      cli.exit_on_error(lambda: follower.measure(cli.read_step(_STEP.value))),
-    )
-    return
-  stop = cli.StopSignals("Stopping after this checkpoint")
-  cli.exit_on_error(
-    lambda: follower.follow(
-      lambda result: _show(module, result),
-      stop.is_requested,
-      _POLL_SECONDS.value,
-    )
+    return _show(module, follower.measure(cli.read_step(_STEP.value)))
+  return follower.follow(
+    lambda result: _show(module, result),
+    stop.is_requested,
+    _POLL_SECONDS.value,
   )
 
 
@@ -136,4 +143,4 @@ def _check(words: List[str]) -> None:
 
 
 if __name__ == "__main__":
-  cli.run_with_words(main)
+  cli.run_with_words(main, own_signals=True)

@@ -356,4 +356,4 @@ def _find_free_ports(count: int) -> List[int]:
 
 
 if __name__ == "__main__":
-  cli.run_with_words(lambda words: main())
+  cli.run_with_words(lambda words: main(), own_signals=True)

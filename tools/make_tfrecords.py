@@ -17,12 +17,13 @@ import sys
 import threading
 import time
 from concurrent import futures
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tqdm
 from absl import flags
 
+from paragan_tf import stopping
 from tools import cli, encoded_images, packing
 
 _SOURCE = flags.DEFINE_string(
@@ -55,6 +56,7 @@ _LABEL_KEY = flags.DEFINE_string(
   "label_key", None, "Feature of a tfds set to take as the label."
 )
 
+_RESUMES = stopping.End(words="the same command resumes.", asked="")
 _BYTES_OF_A_SHARD = 100e6
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -77,10 +79,6 @@ class Arguments:
   label_key: Optional[str] = None
 
 
-class StopError(Exception):
-  """Writing stopped on request, before all files were written."""
-
-
 def main():
   """Reads the flags and writes."""
   arguments = Arguments(
@@ -94,23 +92,16 @@ def main():
     _IMAGE_KEY.value,
     _LABEL_KEY.value,
   )
-  stop = cli.StopSignals("Stopping after the files under way")
-  try:
-    cli.exit_on_error(
-      lambda: make(
-        _OUTPUT.value, arguments, _PROCESSES.value, stop.is_requested
-      )
-    )
-  except StopError as e:
-    print(e, flush=True)
-    sys.exit(stop.exit_code)
+  # A signal leaves semaphores to the system, and is no reason to warn.
+  os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+  with cli.stoppable(_RESUMES):
+    cli.exit_on_error(lambda: make(_OUTPUT.value, arguments, _PROCESSES.value))
 
 
 def make(
   output: str,
   arguments: Arguments,
   num_processes: int = 1,
-  should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
   """Writes the files that are missing, then the manifest."""
   saved = dataclasses.asdict(arguments)
@@ -146,15 +137,10 @@ def make(
   before = sum(
     content["count"] + len(content["broken"]) for content in contents.values()
   )
-  written = _write_all(jobs, num_processes, should_stop)
+  written = _write_all(jobs, num_processes)
   for file, content in _show_progress(written, before, total):
     packing.save_content(output, file, content)
     contents[file] = content
-  if len(contents) < len(plan):
-    raise StopError(
-      f"Stopped with {len(contents)} of {len(plan)} files; the same command "
-      "resumes."
-    )
   contents = {file: contents[file] for file in plan}
   num_broken = _report_broken(contents, arguments.broken)
   packing.finish(output, images, contents)
@@ -214,15 +200,11 @@ def make_plan(
 
 
 def _write_all(
-  jobs: List[Tuple[str, str, encoded_images.Images]],
-  num_processes: int,
-  should_stop: Callable[[], bool],
+  jobs: List[Tuple[str, str, encoded_images.Images]], num_processes: int
 ) -> Iterator[_Done]:
   """Yields each file and its content once it is written, in any order."""
   if num_processes == 1 or len(jobs) < 2:
     for job in jobs:
-      if should_stop():
-        return
       yield job[1], packing.write_shard(*job)
     return
   pool = futures.ProcessPoolExecutor(
@@ -234,15 +216,13 @@ def _write_all(
     waiting = {pool.submit(packing.write_shard, *job): job[1] for job in jobs}
     for future in futures.as_completed(waiting):
       yield waiting[future], future.result()
-      if should_stop():
-        return
   except futures.process.BrokenProcessPool as e:
     raise ValueError(
       "A process was killed, probably out of memory: start again with "
       "fewer `--processes`."
     ) from e
-  finally:
-    pool.shutdown(cancel_futures=True)
+  finally:  # What is under way ends with this process.
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _follow_parent() -> None:
@@ -291,4 +271,4 @@ def _clean(name: str) -> str:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, own_signals=True)

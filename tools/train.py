@@ -105,4 +105,4 @@ def _run(module, stop: stopping.Stop) -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, own_signals=True)

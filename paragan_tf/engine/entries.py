@@ -55,6 +55,10 @@ class StepState:
       self._average()
     return self.entries
 
+  def entries_now(self) -> List[Entry]:
+    """Returns the same without a change, as within a period."""
+    return self._make_entries(is_period_end=False)
+
   def _averaged_players(self) -> Dict[str, Player]:
     return {
       who: player

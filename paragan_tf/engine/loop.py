@@ -328,7 +328,7 @@ def train(
   while step < num_steps and not pace.should_stop():
     until = next_stop(num_steps, stops, step)
     num = pace.steps(step, until)
-    with pace.interruptible():
+    with pace.call(step, num):
       seconds = inner.advance(num, is_logged=step + num == until)
     pace.measured(num, seconds)
     step += num

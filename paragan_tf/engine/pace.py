@@ -3,7 +3,7 @@
     pace = Pace(should_stop, cycle)
     while not pace.should_stop():
       num = pace.steps(step, until)
-      with pace.interruptible():
+      with pace.call(step, num):
         pace.measured(num, inner.advance(num))
 
 Signals, the bar and the end of other processes are looked at between calls.
@@ -19,9 +19,13 @@ from paragan_tf.engine.budget import Seconds, steps_within
 
 SECONDS = 2.0
 _MAX_CYCLE_SECONDS = 3.0
+_LONG_SECONDS = 2.5
 
 # Returns the means over all processes of some numbers.
 MeanFn = Callable[[Sequence[float]], Sequence[float]]
+# Makes a context in which steps are taken, after a step; says whether they take
+# long, which is not known at first.
+AroundFn = Callable[[int, bool], ContextManager]
 
 
 class Pace:
@@ -31,7 +35,7 @@ class Pace:
     should_stop: Whether this process wants to stop.
     cycle: Steps after which all repeats.
     mean: Lets all processes decide the same.
-    interruptible: Makes a context in which steps are taken.
+    around: Makes a context in which steps are taken.
     tick: Called with the steps done, between calls.
     seconds: Of one call.
     budget: Of seconds; training ends when it is spent.
@@ -42,7 +46,7 @@ class Pace:
     should_stop: Callable[[], bool] = lambda: False,
     cycle: int = 1,
     mean: MeanFn = lambda values: values,
-    interruptible: Callable[[], ContextManager] = contextlib.nullcontext,
+    around: AroundFn = lambda step, is_long: contextlib.nullcontext(),
     tick: Callable[[int], None] = lambda step: None,
     seconds: float = SECONDS,
     budget: Optional[Seconds] = None,
@@ -50,7 +54,7 @@ class Pace:
     self._should_stop = should_stop
     self._cycle = cycle
     self._mean = mean
-    self.interruptible = interruptible
+    self._around = around
     self.tick = tick
     self._seconds = seconds
     self._step_seconds = 0.0  # Unknown.
@@ -66,6 +70,11 @@ class Pace:
     wants, self._step_seconds, *left = self._mean(own)
     self._left = sum(left)
     return wants > 0.0
+
+  def call(self, step: int, num_steps: int) -> ContextManager:
+    """Makes the context of a call that takes some steps."""
+    seconds = num_steps * self._step_seconds
+    return self._around(step, not 0.0 < seconds <= _LONG_SECONDS)
 
   def measured(self, num_steps: int, seconds: Optional[float]) -> None:
     """Notes how long steps took; `None` if they were traced meanwhile."""

@@ -63,6 +63,11 @@ class DeviceOptions:
         "`use_tpu` needs a TPU and none is named: set `--tpu=NAME`, or "
         "`--tpu=local` on a TPU VM."
       )
+    if self.tpu == "" or (self.tpu is None and self.tpu_zone is not None):
+      raise ValueError(
+        "`tpu` must be a name, and none is given: set `--tpu=NAME`, or leave "
+        "it and `--tpu_zone` out."
+      )
     if self.tpu and self.num_cpu_replicas:
       raise ValueError(
         f"`tpu` '{self.tpu}' and `num_cpu_replicas` {self.num_cpu_replicas} "
@@ -198,10 +203,11 @@ def _several_processes(
     num_accelerators={"GPU": len(gpus)},
     rpc_layer="grpc",
   )
-  with tf_private.multi_worker_on_cpus(len(devices)):
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(
-      resolver, _communication_options(len(gpus))
-    )
+  with (
+    tf_private.multi_worker_on_cpus(len(devices)),
+    tf_private.joining_within(options.join_timeout),
+  ):
+    strategy = _join(resolver, len(gpus), options.join_timeout)
   kind = f"{len(devices)} CPU device(s)"
   if gpus:
     kind = f"{len(gpus)} GPU(s){_name_gpus(gpus)} by NCCL"
@@ -210,6 +216,19 @@ def _several_processes(
     f"{kind} in each of {len(processes.addresses)} processes, this one is "
     f"worker {processes.process_index}, by {processes.found_in}",
   )
+
+
+def _join(resolver, num_gpus: int, seconds: float) -> tf.distribute.Strategy:
+  """Returns the strategy of all processes, once all have made it."""
+  try:
+    return tf.distribute.MultiWorkerMirroredStrategy(
+      resolver, _communication_options(num_gpus)
+    )
+  except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as e:
+    raise ValueError(
+      f"Not all workers joined within {seconds:g} s, though all were there: "
+      "one has ended since, or two addresses are one machine; start all again."
+    ) from e
 
 
 def _communication_options(

@@ -99,7 +99,7 @@ class Generator(tf.Module):
     name: str = "g",
   ):
     super().__init__(name=name)
-    layers.check_dims(z_dim=z_dim)
+    layers.check_dims(z_dim=z_dim, width=width)
     self.spec, self.z_dim = spec, z_dim
     channels = widths(spec.resolution, width)[::-1]
     init = layers.normal_init(0.02, seed)
@@ -141,6 +141,7 @@ class Discriminator(heads.Judge, tf.Module):
     name: str = "d",
   ):
     super().__init__(name=name)
+    layers.check_dims(width=width)
     self.uses_batch_statistics = not spectral
     init = layers.normal_init(0.02, seed)
     inputs = spec.channels

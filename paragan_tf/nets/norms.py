@@ -15,9 +15,6 @@ from paragan_tf.nets import affines, layout
 from paragan_tf.nets.forward import AnyMode, Forward
 from paragan_tf.types import Mode, Net
 
-# Makes the norms of a net; see above.
-MakeNorm = Callable[..., "Norm"]
-
 
 class Norm(tf.Module):
   """Normalizes, then scales by `1 + gamma` and adds `beta`.
@@ -85,6 +82,10 @@ class Norm(tf.Module):
     They need not be padded.
     """
     raise NotImplementedError
+
+
+# Makes the norms of a net; see above.
+MakeNorm = Callable[..., Norm]
 
 
 @gin.configurable

@@ -12,6 +12,7 @@ Signatures, of a conditional G with `labels`:
     mix              z, weights -> images  in [-1, 1]; weights of the classes
 """
 
+import contextlib
 import os
 import time
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
@@ -45,12 +46,20 @@ def export(g: Net, info: GInfo, folder: str, draw_codes: DrawCodes) -> str:
   try:
     tf.saved_model.save(module, path, _make_signatures(g, info, draw_codes))
     info.write(os.path.join(path, _INFO))
-  except (tf.errors.OpError, OSError) as e:
+  except BaseException as e:
+    _remove(path)  # A signal, too, leaves no half of an export.
+    if not isinstance(e, (tf.errors.OpError, OSError)):
+      raise
     raise ValueError(
       f"The export must go to a folder that can be written, got '{folder}' "
       f"({str(e).splitlines()[0]}): give another one."
     ) from e
   return path
+
+
+def _remove(path: str) -> None:
+  with contextlib.suppress(tf.errors.OpError, OSError):
+    tf.io.gfile.rmtree(path)
 
 
 def to_pixels(images: tf.Tensor) -> tf.Tensor:

@@ -59,6 +59,23 @@ class RunFolder:
     last = self.checkpoints.find_newest
     return Patience(f"{what} in '{self.path}'", timeout, last)
 
+  def check_path(self) -> None:
+    """Raises a `ValueError` if the folder could not be made; writes nothing."""
+    if "://" in self.path or not self.is_writer:
+      return
+    there = os.path.abspath(self.path)
+    while not os.path.lexists(there):
+      there = os.path.dirname(there)
+    if not os.path.isdir(there):
+      raise ValueError(
+        f"`model_dir` must be a folder, got '{self.path}': '{there}' is a file."
+      )
+    if not os.access(there, os.W_OK | os.X_OK):
+      raise ValueError(
+        f"`model_dir` must be a writable folder, got '{self.path}': '{there}' "
+        "cannot be written; set another one."
+      )
+
   def check_lock(self) -> None:
     """Raises a `ValueError` if another run has the folder."""
     self.lock.check()

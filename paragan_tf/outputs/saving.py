@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow as tf
 
@@ -95,6 +95,20 @@ class Saver:
     """Waits for the save under way, whatever becomes of it."""
     self._join()
 
+  def write_kept(
+    self, step: int, values: Dict[str, tf.Tensor]
+  ) -> Optional[str]:
+    """Writes values that were kept, from any thread; `None` if it fails.
+
+    Returns:
+      The checkpoint; it may be there already.
+    """
+    self._join(give_up=self._patience.is_failing)
+    path = self._checkpoints.path(step)
+    if path != self.last:
+      self._try(lambda: self._checkpoints.write(step, values))
+    return path if path == self.last else None
+
   def wait(self) -> None:
     """Waits until the last save is committed, or raises."""
     self._join()
@@ -105,11 +119,10 @@ class Saver:
     self.poll()
 
   def _write(self, step: int, values: Dict[str, tf.Tensor]) -> None:
-    sizes = [x.dtype.size * x.shape.num_elements() for x in values.values()]
-    if sum(sizes) > _MEMORY_SHARE * available_memory():
+    copies = copy_if_it_fits(values)
+    if copies is None:
       self._write_now(lambda: self._checkpoints.write(step, values))
       return
-    copies = {key: _copy(value) for key, value in values.items()}
     self._again = None
     self._give_up.clear()
     self._thread = threading.Thread(
@@ -158,6 +171,16 @@ class Saver:
     while self._thread.is_alive():
       self._thread.join(0.1)  # Lets signals through.
     self._thread = None
+
+
+def copy_if_it_fits(
+  values: Mapping[str, tf.Tensor],
+) -> Optional[Dict[str, tf.Tensor]]:
+  """Returns copies in the host's memory, `None` if that is too small."""
+  sizes = [x.dtype.size * x.shape.num_elements() for x in values.values()]
+  if sum(sizes) > _MEMORY_SHARE * available_memory():
+    return None
+  return {key: _copy(value) for key, value in values.items()}
 
 
 def available_memory() -> float:
