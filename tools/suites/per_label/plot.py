@@ -34,9 +34,12 @@ def _draw_metric(axes, figures: Dict[str, float], metric: str) -> None:
     )
   axes.set_xticks(
     [k + 0.2 for k in range(len(names))],
-    [GAMES[name].title.replace(", ", "\n", 1) for name in names],
+    [GAMES[name].title.replace(", ", "\n") for name in names],
     fontsize=8,
   )
+  if metric == "frechet":  # Two networks' features differ in their scale.
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=10)
   axes.set_title(f"{metric} of the mixture, equal compute")
   axes.legend(frameon=False)
 

@@ -78,7 +78,7 @@ GAMES: Dict[str, Game] = {
     "Fashion-MNIST, WGAN-GP", ("gin/runs/per_label_fashion.gin",), _WGAN, 2000
   ),
   "cifar10_hinge": Game(
-    "CIFAR-10, DCGAN, hinge",
+    "CIFAR-10, DCGAN, hinge, by MobileNetV2",
     ("gin/runs/fashion.gin", *_CIFAR),
     # Of a color set the features are those of MobileNetV2 (`make cifar10`),
     # whether the network of FID was fetched or not.
