@@ -9,7 +9,7 @@ import gin
 import tensorflow as tf
 from absl.testing import parameterized
 
-from paragan_tf import config, experiment
+from paragan_tf import config, experiment, gin_values
 from paragan_tf import run as run_module
 from tests import train_test
 
@@ -91,6 +91,12 @@ class GinValuesTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f"^`{name}` must be ") as caught:
       config.load([], [*IMPORTS, binding])
     self.assertNotIn("\n", str(caught.exception))
+
+  def test_a_kind_that_is_not_known_hides_no_other(self):
+    def make(a: "no.such", b: int, c: "str" = ""):  # noqa: F821
+      del a, b, c
+
+    self.assertEqual(gin_values._hints(make), {"b": int, "c": str})
 
   @parameterized.parameters(*TOO_LARGE)
   def test_what_would_take_all_memory_is_refused_by_name(self, binding):

@@ -95,8 +95,9 @@ class SavingTest(tf.test.TestCase):
       thread.start()
       thread.join()
       # The program would end now, and the block must not.
-      self.assertFalse(copy._lock.acquire(timeout=0.2))
+      would_end = copy._lock.acquire(timeout=0.2)
       copy._lock.release()
+    self.assertFalse(would_end)
     self.assertEqual(paths, [self.run.checkpoints.path(2)])
     self.assertAllEqual(self.read(paths[0]), [1.0] * SIZE)
 
@@ -107,7 +108,10 @@ class SavingTest(tf.test.TestCase):
     full = mock.patch.object(checkpoints, "_write", side_effect=OSError("full"))
     for patch in (little, full):
       with patch, copy.during(1, self.entries):
-        self.assertIsNone(copy.save())
+        path = copy.save()
+        if path is not None:
+          copy._lock.release()
+      self.assertIsNone(path)
     self.assertIsNone(copy.save())
 
   def test_without_memory_for_a_copy_it_is_written_at_once(self):
