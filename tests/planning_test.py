@@ -116,7 +116,7 @@ class ProfilingTest(parameterized.TestCase):
       self.profile(Source(FASHION, batches=batches))
 
   def test_a_worker_that_fails_says_why(self):
-    bad = Source(FASHION, ("dcgan.Generator.width = 'x'",))
+    bad = Source(FASHION)
     failed = mock.Mock(returncode=1, stdout="", stderr="one\nlast words\n")
     ends = mock.patch.object(profiling.subprocess, "run", return_value=failed)
     with ends, self.assertRaisesRegex(ValueError, "be profiled: last words"):

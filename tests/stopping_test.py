@@ -37,16 +37,21 @@ START = (
 READY = "print('ready', flush=True)\n"
 
 
-def program(*lines, grace=None):
-  """Starts a program that installs the handlers, then runs lines."""
-  code = START.format(grace) + "\n".join(lines)
+def start(code, hangup="SIG_DFL"):
+  """Starts Python code; what a hangup does is not inherited from `nohup`."""
+  first = f"import signal; signal.signal(signal.SIGHUP, signal.{hangup})\n"
   return subprocess.Popen(
-    [sys.executable, "-c", code],
+    [sys.executable, "-c", first + code],
     cwd=ROOT,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
   )
+
+
+def program(*lines, grace=None):
+  """Starts a program that installs the handlers, then runs lines."""
+  return start(START.format(grace) + "\n".join(lines))
 
 
 # Trains a little again and again, then saves for as long as it is told.
@@ -69,10 +74,11 @@ def loop(save=0.0, **options):
 
 
 class StoppingTest(parameterized.TestCase):
-  def send(self, process, *numbers, between=0.3):
+  def send(self, process, *numbers, between=0.3, after=0.0):
     """Sends signals to a program that is ready; returns how it ends."""
     self.addCleanup(process.kill)
     self.assertEqual(process.stdout.readline(), "ready\n")
+    time.sleep(after)
     began = time.monotonic()
     for number in numbers:
       process.send_signal(number)
@@ -156,16 +162,17 @@ class StoppingTest(parameterized.TestCase):
     self.assertLess(self.seconds, 2.0)
 
   def test_a_long_step_is_ended_by_saving_what_was_before_it(self):
+    in_c = IN_C.replace("\n", "\n  ")
     code, out, err = self.send(
       program(
         "stop.begin()",
         "stop.has_unsaved = True",
-        READY,
         "with stop.late(lambda: 'ckpt-7'), stop.interruptible():",
-        *(f"  {line}" for line in IN_C.splitlines()),
+        f"  {READY}  {in_c}",
         grace=3.0,
       ),
       signal.SIGTERM,
+      after=0.2,  # Not before it is in C.
     )
     self.assertEqual((code, out), (75, "lock released\n"))
     self.assertIn("what was before it is saved: ckpt-7.", err)
@@ -215,13 +222,7 @@ class StoppingTest(parameterized.TestCase):
     lines = ["import ctypes, time", "from paragan_tf import stopping"]
     lines += ["from tools import cli", "def main():"]
     lines += [f"  {line}" for line in (READY.strip(), *where.splitlines())]
-    process = subprocess.Popen(
-      [sys.executable, "-c", "\n".join([*lines, "cli.run(main)"])],
-      cwd=ROOT,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
+    process = start("\n".join([*lines, "cli.run(main)"]))
     code, out, err = self.send(process, number)
     self.assertEqual((code, out), (130, ""))
     name = signal.Signals(number).name
@@ -232,14 +233,8 @@ class StoppingTest(parameterized.TestCase):
 
   def test_under_nohup_a_hangup_is_ignored(self):
     lines = [x.replace("{save}", "0") for x in LOOP]
-    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-    process = subprocess.Popen(
-      [sys.executable, "-c", code + START.format(None) + "\n".join(lines)],
-      cwd=ROOT,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
+    code = START.format(None) + "\n".join(lines)
+    process = start(code, hangup="SIG_IGN")
     code, _, err = self.send(process, signal.SIGHUP, signal.SIGTERM)
     self.assertEqual(code, 75)
     self.assertIn("SIGTERM", err)
