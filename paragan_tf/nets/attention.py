@@ -81,11 +81,12 @@ class SelfAttention(tf.Module):
     if not self.joins:
       key, value = _pool(self.key(x, mode)), _pool(self.value(x, mode))
       return _pixels(self.query(x, mode)), _pixels(key), _pixels(value)
-    kernels = [c.kernel(mode) for c in (self.key, self.value, self.query)]
+    kernels = [c.kernel(mode) for c in (self.query, self.key, self.value)]
     y = self.product(x, tf.concat(kernels, -1))
-    size, num = kernels[0].shape[-1], y.shape[-1]
-    pooled = _pixels(_pool(y[..., : num - size]))
-    return _pixels(y[..., num - size :]), pooled[..., :size], pooled[..., size:]
+    size = kernels[0].shape[-1]
+    # Queries first: no channels move to other lanes before they are pooled.
+    pooled = _pixels(_pool(y))[..., size:]
+    return _pixels(y[..., :size]), pooled[..., :size], pooled[..., size:]
 
 
 def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
