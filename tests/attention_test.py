@@ -92,17 +92,20 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
       self.assertGreater(size, 1e-2)
       self.assertAllClose(one, other, rtol=0, atol=tolerance * size)
 
-  def test_queries_keys_and_values_may_be_one_product(self):
+  @parameterized.parameters("joins", "attends_once")
+  def test_projections_may_be_products_of_another_form(self, option):
     x, found = tf.constant(random(2, 4, 4, 16), tf.float32), []
-    for joins in (False, True):
+    for is_asked in (False, True):
       layer = attention.SelfAttention(16, INIT, True)
       layer.gamma.assign(0.7)
-      layer.joins = joins
+      layer.joins = layer.attends_once = False
+      setattr(layer, option, is_asked)
       with tf.GradientTape() as tape:
         y = layer(x, None, Mode.TRAIN)
         loss = tf.reduce_sum(y**3)
       weights = layer.trainable_variables
-      found.append([y, layer.key.weight.u, *tape.gradient(loss, weights)])
+      states = [m.u for m in (layer.key.weight, layer.out.weight)]
+      found.append([y, *states, *tape.gradient(loss, weights)])
     for one, other in zip(*found):
       self.assertAllClose(one, other, rtol=1e-4, atol=1e-4)
 

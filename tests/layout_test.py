@@ -89,7 +89,13 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     to_few = {layout.plan_conv(x, [3, 3, 9, 3], None)[2] for x in LAYOUTS[3:6]}
     self.assertLen(to_few, 3)
 
-  @parameterized.parameters(("up", 16, 4), ("up", 16, 8), ("down", 8, 16))
+  @parameterized.parameters(
+    ("up", 16, 4),
+    ("up", 16, 8),
+    ("up", 32, 8),
+    ("down", 8, 16),
+    ("down", 16, 16),
+  )
   def test_few_pixels_are_not_worth_folding(self, resize, batch, side):
     chosen = Layout("tpu_v3").resolve()
     w = random(3, 3, 2, 2)
@@ -106,7 +112,34 @@ class FormsTest(tf.test.TestCase, parameterized.TestCase):
     convs = [op for op in list_needed_ops(graph) if "Conv2D" in op.type]
     folded = any(max(op.get_attr("strides")) == 2 for op in convs)
     low = side if resize == "up" else side // 2
-    self.assertEqual(folded, batch * low * low >= 1024)
+    limit = {"up": 2048, "down": 1024}[resize]
+    self.assertEqual(folded, batch * low * low >= limit)
+
+  @parameterized.parameters(
+    (16, 2, False), (32, 2, True), (32, 130, False), (64, 130, True)
+  )
+  def test_gradients_of_many_images_are_folded(self, batch, channels, folded):
+    x, w = random(batch, 16, 16, channels), random(3, 3, channels, 2)
+    dy = random(batch, 8, 8, 2)
+
+    def back(chosen):
+      @tf.function(autograph=False)
+      def compute(x):
+        with tf.GradientTape() as tape:
+          tape.watch(x)
+          y = layout.plan_conv(chosen, w.shape, "down")[2](x, w)
+        return tape.gradient(y, x, dy)
+
+      return compute.get_concrete_function(x)
+
+    found, plain = back(Layout("tpu_v3").resolve()), back(PLAIN)
+    strides = [
+      max(op.get_attr("strides"))
+      for op in list_needed_ops(found.graph)
+      if op.type == "Conv2DBackpropInput"
+    ]
+    self.assertEqual(2 in strides, folded)
+    self.assertAllClose(found(x), plain(x), rtol=1e-10, atol=1e-10)
 
   @parameterized.parameters(("up", 16, 8), ("up", 16, 16), ("down", 16, 32))
   def test_folded_kernels_are_stored_where_there_are_many_pixels(

@@ -302,6 +302,14 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(len(optimizer.variables), len(expected))
     self.assertEmpty(optimizer.trainable_variables)
 
+  @parameterized.parameters((0.0, False), (0.5, True))
+  def test_adam_keeps_a_mean_only_for_momentum(self, beta1, is_kept):
+    optimizer, weights = start(optimizers.Adam, [1e-2, beta1])
+    train(optimizer, weights, make_grads(2))
+    for m, v in zip(optimizer.slots["m"], optimizer.slots["v"]):
+      self.assertEqual(np.any(m.numpy()), is_kept)
+      self.assertTrue(np.all(v.numpy()))
+
   @parameterized.named_parameters(*OPTIMIZERS)
   def test_a_checkpoint_continues_bit_for_bit(self, make, twin, args):
     grads = make_grads()

@@ -140,6 +140,17 @@ class FiniteTest(tf.test.TestCase, parameterized.TestCase):
     self.assertFalse(finite.are_finite(finite.mark(good, tf.constant(bad))))
     self.assertFalse(finite.are_finite([tf.ones([2]), tf.constant([bad])]))
 
+  @parameterized.parameters(False, True)
+  def test_gradients_are_stored_before_updates(self, jit_compile):
+    grads = [tf.constant([1.0]), tf.constant([[2.0, NAN], [-0.0, 3.0]])]
+    fn = tf.function(lambda: finite.store(grads), jit_compile=jit_compile)
+    for stored, grad in zip(fn(), grads):
+      self.assertEqual(stored.numpy().tobytes(), grad.numpy().tobytes())
+    kinds = [
+      op.type for op in fn.get_concrete_function().graph.get_operations()
+    ]
+    self.assertEqual(kinds.count("XlaOptimizationBarrier"), 1)
+
   def test_losses_are_means_of_what_was_not_skipped(self):
     logs = {"d/loss": 1.0, "d/skipped": 0.5, "g/loss": 0.0, "g/skipped": 1.0}
     found = finite.correct(logs)

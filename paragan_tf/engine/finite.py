@@ -12,6 +12,8 @@ from typing import Callable, Dict, List, Mapping, Sequence
 
 import tensorflow as tf
 
+from paragan_tf import tf_private
+
 SKIPPED = "skipped"
 
 
@@ -36,6 +38,17 @@ def are_finite(grads: Sequence[tf.Tensor]) -> tf.Tensor:
   """
   squares = [tf.cast(tf.nn.l2_loss(grad), tf.float32) for grad in grads]
   return tf.math.is_finite(tf.add_n(squares))
+
+
+def store(grads: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  """Returns gradients that are computed once, before they are applied.
+
+  All of them are known before the first update, as it depends on all. A TPU's
+  compiler would compute them again for it, or half of the update before it.
+  """
+  return [
+    tf_private.store(grad) if grad.shape.rank > 1 else grad for grad in grads
+  ]
 
 
 def change_if(

@@ -340,6 +340,8 @@ class Step(tf.Module):
     """Returns a player's updates, zeros where another replica trains it."""
     player = self.players[who]
     grads = player.clip(contribution.move.grads)
+    if player.select_updates and not self.placement.is_split:
+      grads = finite.store(grads)
     weights = player.weights
     player.optimizer.begin(weights)
     return self._change_if(

@@ -161,7 +161,8 @@ class Optimizer(tf.Module):
       u, *values = self._update(g, w, before, t, alpha)
       updates.append(tf.reshape(u, w.shape))
       for slot, value in zip(slots, values):
-        slot.assign(value)
+        if value is not None:
+          slot.assign(value)
     return updates
 
   def base(self, weights: Sequence[tf.Variable]) -> Sequence[tf.Variable]:
@@ -293,7 +294,6 @@ class RMSProp(Optimizer):
 
 def adam_update(g, m, v, t, alpha, beta1, beta2, epsilon) -> Tensors:
   """Kingma & Ba, arXiv 1412.6980, Algorithm 1."""
-  # Without momentum `m` is not read, which is a tenth of what an update reads.
   m = beta1 * m + (1 - beta1) * g if beta1 else g
   v = beta2 * v + (1 - beta2) * tf.square(g)
   return _bias_corrected_step(m, v, t, alpha, beta1, beta2, epsilon), m, v
@@ -328,9 +328,11 @@ class Adam(Optimizer):
     self.epsilon = check_positive("epsilon", epsilon)
 
   def _update(self, g, w, slots, t, alpha):
-    return self.update_fn(
+    u, m, v = self.update_fn(
       g, *slots, t, alpha, self.beta1, self.beta2, self.epsilon
     )
+    # Without momentum `m` is the gradient, and nothing reads it.
+    return u, m if self.beta1 else None, v
 
 
 def adabelief_update(g, m, s, t, alpha, beta1, beta2, epsilon) -> Tensors:

@@ -54,6 +54,7 @@ class SelfAttention(tf.Module):
     self.attend = _attend_once if self.attends_once else _attend
     self.joins = chosen.join_projections
     self.product = layout.apply_precision(layout.conv, chosen)
+    self.multiply = layout.apply_precision(_multiply, chosen)
     with self.name_scope:
       self.query = conv(channels, channels // 8, "query")
       self.key = conv(channels, channels // 8, "key")
@@ -72,7 +73,19 @@ class SelfAttention(tf.Module):
       y = self.attend(query, key, value)
     y = tf.reshape(y, [-1, *x.shape[1:3], value.shape[-1]])
     gamma = Forward.of(mode).read(self.gamma)
-    return x + tf.cast(gamma, x.dtype) * self.out(y, mode)
+    return x + tf.cast(gamma, x.dtype) * self._project_back(y, mode)
+
+  def _project_back(self, y: tf.Tensor, mode: AnyMode) -> tf.Tensor:
+    """Returns `self.out(y, mode)`.
+
+    A TPU's compiler transposes what a convolution takes, and need not transpose
+    what a product takes.
+    """
+    if not self.attends_once:
+      return self.out(y, mode)
+    kernel = tf.cast(self.out.kernel(mode)[0, 0], y.dtype)
+    result = self.multiply(self.out.widths.pad_input(y), kernel)
+    return Forward.of(mode).note(self.out, y, result)
 
   def _project(
     self, x: tf.Tensor, mode: AnyMode
@@ -81,11 +94,12 @@ class SelfAttention(tf.Module):
     if not self.joins:
       key, value = _pool(self.key(x, mode)), _pool(self.value(x, mode))
       return _pixels(self.query(x, mode)), _pixels(key), _pixels(value)
-    kernels = [c.kernel(mode) for c in (self.key, self.value, self.query)]
+    kernels = [c.kernel(mode) for c in (self.query, self.key, self.value)]
     y = self.product(x, tf.concat(kernels, -1))
-    size, num = kernels[0].shape[-1], y.shape[-1]
-    pooled = _pixels(_pool(y[..., : num - size]))
-    return _pixels(y[..., num - size :]), pooled[..., :size], pooled[..., size:]
+    size = kernels[0].shape[-1]
+    # Queries first: no channels move to other lanes before they are pooled.
+    pooled = _pixels(_pool(y))[..., size:]
+    return _pixels(y[..., :size]), pooled[..., :size], pooled[..., size:]
 
 
 def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -129,6 +143,11 @@ def _attend_once(
     return [tf.cast(x, dtype) for x in grads]
 
   return tf.cast(y, dtype), grad
+
+
+def _multiply(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+  """Multiplies the channels of each pixel by a matrix."""
+  return tf.einsum("bhwi,io->bhwo", x, w)
 
 
 def _pixels(x: tf.Tensor) -> tf.Tensor:

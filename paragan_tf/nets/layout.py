@@ -24,8 +24,14 @@ Resize = Callable[[tf.Tensor], tf.Tensor]
 
 _RGB = 4  # Up to so many channels, a tensor counts as an image.
 _BLOCK = 4  # Pixels of a block in each direction.
-_FEW_PIXELS = 1024  # Of a batch: folding costs more than it saves below them.
+# Of a batch: folding costs more than it saves below them.
+_FEW_PIXELS = {"up": 2048, "down": 1024}
 _MANY_PIXELS = 2048  # Storing a folded kernel pays from here on.
+# A transposed convolution takes as long for 16 images as for 32, so folding
+# one pays from 32 on if the result has few channels, and from 64 on if not.
+_FEW_IMAGES = 32
+_MANY_IMAGES = 64
+_FEW_CHANNELS = 128
 
 
 def plan_conv(
@@ -76,11 +82,12 @@ def explain_conv(
 
 
 def _is_few(
-  image: Sequence[Optional[int]], resize: str, limit: int = _FEW_PIXELS
+  image: Sequence[Optional[int]], resize: str, limit: Optional[int] = None
 ) -> bool:
   batch, height, width = image[:3]
   if batch is None or height is None or width is None:
     return False
+  limit = limit or _FEW_PIXELS[resize]
   return batch * height * width // (4 if resize == "down" else 1) < limit
 
 
@@ -148,6 +155,20 @@ def by_pixels(resize: str, few: Conv, many: Conv) -> Conv:
 
   def call(x, w):
     return (few if _is_few(x.shape, resize) else many)(x, w)
+
+  return call
+
+
+def by_images(few: Conv, many: Conv) -> Conv:
+  """Returns one of two forms of a convolution with holes in its image.
+
+  They compute the gradient by the image, as wide as the kernel's input.
+  """
+
+  def call(x, w):
+    is_narrow = w.shape[2] <= _FEW_CHANNELS
+    enough = _FEW_IMAGES if is_narrow else _MANY_IMAGES
+    return (many if (x.shape[0] or 0) >= enough else few)(x, w)
 
   return call
 
@@ -325,7 +346,7 @@ def _list_resizes(stores: bool) -> Dict[str, Dict[str, Conv]]:
       "strided": by_pixels(
         "down",
         _down_apart,
-        with_gradients_of(down, for_x=_down_apart, for_w=down),
+        with_gradients_of(down, for_x=by_images(_down_apart, down), for_w=down),
       ),
     },
   }
