@@ -167,7 +167,6 @@ class HoldingTest(tf.test.TestCase, parameterized.TestCase):
       )
 
   @parameterized.named_parameters(
-    ("not_to_act", ["holding.Hold.acts = False"]),
     ("not_held", ["run.Run.hold = None"]),
     ("odd", ["experiment.Experiment.batch_size = 5"]),
   )

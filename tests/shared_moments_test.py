@@ -3,6 +3,7 @@
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -42,8 +43,18 @@ def train(made):
 
 
 class SharedMomentsTest(tf.test.TestCase, parameterized.TestCase):
-  @parameterized.named_parameters(*OPTIMIZERS)
+  @parameterized.named_parameters(OPTIMIZERS[0], OPTIMIZERS[2])
   def test_training_is_the_same_bit_for_bit(self, make_optimizer, num_moments):
+    self.check_training(make_optimizer, num_moments)
+
+  @parameterized.named_parameters(OPTIMIZERS[1], OPTIMIZERS[3])
+  @pytest.mark.soak
+  def test_training_is_the_same_with_others(self, make_optimizer, num_moments):
+    self.check_training(make_optimizer, num_moments)
+
+  def check_training(self, make_optimizer, num_moments):
+    """Trains with shared and with separate moments."""
+
     def make():
       return make_step(
         testing.strategy(), periodic, make_optimizer=make_optimizer

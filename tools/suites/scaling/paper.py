@@ -38,11 +38,11 @@ class Input(NamedTuple):
 
 _CYCLES = "TPU compiler's cycles, docs/layout.md"
 # A core's step, in seconds, with 16 images and with 32.
-STEP_SECONDS = Input(0.1490, _CYCLES)
-STEP_SECONDS_32 = Input(0.2652, _CYCLES)
+STEP_SECONDS = Input(0.1433, _CYCLES)
+STEP_SECONDS_32 = Input(0.2448, _CYCLES)
 # With 32 images, for a core that trains one player.
-G_SECONDS_32 = Input(0.176, f"{_CYCLES}, an older layout")
-D_SECONDS_32 = Input(0.134, f"{_CYCLES}, an older layout")
+G_SECONDS_32 = Input(0.1537, _CYCLES)
+D_SECONDS_32 = Input(0.1457, _CYCLES)
 JITTER = Input(0.02, "assumed: a core's step scatters by 2 %")
 IMAGES = Input(2048 * 150_000.0, "BigGAN's batch and steps, from memory")
 DOLLARS = Input(
