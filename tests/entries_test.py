@@ -136,7 +136,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
   ):
     trained = new(make_schedule)
     trained.train(0, 2)
-    names = {who: f"{who}_optimizer/{who}/linear/weight/w/m" for who in "gd"}
+    names = {who: f"{who}_optimizer/{who}/linear/weight/w/v" for who in "gd"}
     before = {who: trained.copies(name) for who, name in names.items()}
     path = self.save(trained, 2, "run")
     for who, name in names.items():

@@ -404,7 +404,7 @@ class ExperimentTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(got[key], value, key)
     moved = checkpoints.Checkpoints(trained.folder)
     four, eight = (tf.train.load_checkpoint(p) for p in moved.paths())
-    slot = "base" if more in (QUANTIZED, TWO_PHASE) else "m"
+    slot = "base" if more in (QUANTIZED, TWO_PHASE) else "v"
     names = ["g/linear/weight/w", f"d_optimizer/d/linear/weight/w/{slot}"]
     if more is FOLLOWING:
       names += ["augment/p", "lecam/real", "lecam/fake"]

@@ -232,7 +232,7 @@ class StoppingTest(parameterized.TestCase):
     self.assertLess(self.seconds, 5.0)
 
   def test_under_nohup_a_hangup_is_ignored(self):
-    lines = [x.replace("{save}", "0") for x in LOOP]
+    lines = [x.replace("{save}", "0.5") for x in LOOP]
     code = START.format(None) + "\n".join(lines)
     process = start(code, hangup="SIG_IGN")
     code, _, err = self.send(process, signal.SIGHUP, signal.SIGTERM)
