@@ -128,10 +128,12 @@ class SavingTest(tf.test.TestCase):
   def test_an_error_of_the_thread_reaches_the_run(self):
     self.make()
     wrong = mock.Mock(side_effect=ZeroDivisionError("no I/O"))
-    with mock.patch.object(checkpoints, "_write", wrong):
-      self.start(1)
-      with self.assertRaisesRegex(ZeroDivisionError, "no I/O"):
-        self.saver.wait()
+    with (
+      mock.patch.object(checkpoints, "_write", wrong),
+      self.assertRaisesRegex(ZeroDivisionError, "no I/O"),
+    ):
+      self.start(1)  # Raises it already if the thread is as fast.
+      self.saver.wait()
 
   def test_the_next_save_waits_for_the_one_before(self):
     self.make()
